@@ -1,0 +1,151 @@
+"""May this tool call run now?
+
+Plain rules over what is written down. ``verdict`` answers for a call that nobody is working on, ``after`` answers
+when an attempt of this process ended without a result. Times are microseconds since 1970 and come in as data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal, TypeAlias
+
+from ondol.events import EffectClass
+
+EffectState: TypeAlias = Literal[
+    "planned", "asked", "approved", "denied", "started", "succeeded", "failed", "unknown", "abandoned", "expired"
+]
+#: The call has a result that the model can be told.
+OUTCOMES: frozenset[str] = frozenset({"succeeded", "failed", "denied", "abandoned", "expired"})
+MAX_ATTEMPTS = 3  # starts of one write effect without a person's word
+GRACE = timedelta(seconds=10)  # how long a write in flight may go on after a cancel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What the operator declared about a tool, as far as repeating it is concerned."""
+
+    has_check: bool = False
+    key_ttl: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """One tool call, as the journal tells it.
+
+    ``message`` and ``part`` locate the call in the answer, ``reply`` is the ordinal of its result's message.
+    ``attempt`` counts starts; ``granted`` is the attempt at which a person last allowed another one.
+    ``arguments`` is set only where a person replaced them.
+    """
+
+    ordinal: int
+    step: int
+    tool: str
+    effect: EffectClass
+    message: int
+    part: int
+    reply: int
+    state: EffectState
+    attempt: int = 0
+    granted: int = 0
+    first_started: int = 0
+    deadline: int = 0
+    ask: str | None = None
+    arguments: dict[str, object] | None = None
+
+    @property
+    def has_outcome(self) -> bool:
+        return self.state in OUTCOMES
+
+    @property
+    def is_write(self) -> bool:
+        return self.effect != "read"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Start the next attempt, not before the instant ``after`` (the deadline of a lost attempt; 0: at once)."""
+
+    after: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Ask the tool's ``check`` what happened, not before ``after``: until then the lost attempt may still act."""
+
+    after: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeUnknown:
+    """Nobody can tell what happened: hand it to a person."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """It certainly did not happen, or repeating is of no use: tell the model."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Not now: it waits for a person, or for a sibling whose outcome is unknown."""
+
+
+Verdict: TypeAlias = Run | Check | OutcomeUnknown | Failed | Hold
+
+
+def verdict(effect: Effect, rules: Rules | None, *, sibling_unknown: bool, now: int) -> Verdict:
+    """What to do with a call that has no outcome and that nobody is working on.
+
+    ``rules`` is None when no tool of that name exists any more.
+    """
+    if effect.state in ("asked", "unknown"):
+        return Hold()
+    if effect.state == "started":
+        return _lost(effect, rules, now)
+    # Planned or approved: certainly not done.
+    if rules is None:
+        return Failed(f"the tool {effect.tool!r} is no longer available")
+    if effect.effect == "once" and sibling_unknown:
+        return Hold()
+    return Run()
+
+
+def _lost(effect: Effect, rules: Rules | None, now: int) -> Verdict:
+    """A write was started and its outcome is not written down: the process that ran it is gone."""
+    rules = rules or Rules()
+    if effect.effect == "idempotent" and _may_repeat(effect, rules, max(now, effect.deadline)):
+        return Run(after=effect.deadline)
+    if rules.has_check:
+        return Check(after=effect.deadline)
+    return OutcomeUnknown("the process stopped while it ran")
+
+
+def after_exception(effect: Effect, rules: Rules, *, not_done: bool, reason: str, now: int) -> Verdict:
+    """What an exception or a time-out of the attempt that just ended in this process means."""
+    if not_done or not effect.is_write:
+        return Failed(reason)
+    if effect.effect == "idempotent":
+        return Run() if _may_repeat(effect, rules, now) else OutcomeUnknown(reason)
+    return Check() if rules.has_check else OutcomeUnknown(reason)
+
+
+def after_check(effect: Effect, rules: Rules, *, happened: bool | None, reason: str, now: int) -> Verdict:
+    """``check`` did not say that it happened: False is a clear no, None is "cannot tell"."""
+    if happened is False and _may_repeat(effect, rules, now):
+        return Run()
+    if happened is False:
+        return OutcomeUnknown(f"it did not happen in {effect.attempt} attempts")
+    return OutcomeUnknown(reason)
+
+
+def _may_repeat(effect: Effect, rules: Rules, at: int) -> bool:
+    if effect.attempt - effect.granted >= MAX_ATTEMPTS:
+        return False
+    if effect.effect == "idempotent" and rules.key_ttl is not None:
+        return at < effect.first_started + rules.key_ttl // timedelta(microseconds=1)
+    return True

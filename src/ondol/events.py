@@ -1,0 +1,305 @@
+"""What can happen in a run? One closed union, the same for journal, stream and log.
+
+Each class is one kind of entry. Calls are named by their ordinal in the run, messages by their ordinal among the
+run's messages; bodies are never repeated here. What ``run.events()`` yields is ``Event``: the same facts, with the
+ids that people use. ``model.delta`` and ``progress`` exist only in the stream: they carry no id and are not stored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, ClassVar, Literal, TypeAlias
+
+EffectClass: TypeAlias = Literal["read", "idempotent", "once"]
+AskKind: TypeAlias = Literal["approval", "unknown_effect", "parked"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunAccepted:
+    kind: ClassVar[str] = "run.accepted"
+    agent: str
+    session: str
+    trigger: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunQueued:
+    """Back in the queue: ``why`` is ``decided``, ``released``, ``recovered`` or ``retried``."""
+
+    kind: ClassVar[str] = "run.queued"
+    why: str
+    deaths: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted:
+    kind: ClassVar[str] = "run.started"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResumed:
+    kind: ClassVar[str] = "run.resumed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunWaiting:
+    kind: ClassVar[str] = "run.waiting"
+    asks: list[str]
+    revision: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCancelling:
+    """A cancel was accepted while somebody held the run."""
+
+    kind: ClassVar[str] = "run.cancelling"
+    by: str
+    door: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCompleted:
+    kind: ClassVar[str] = "run.completed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFailed:
+    kind: ClassVar[str] = "run.failed"
+    code: str
+    message: str
+    retryable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCancelled:
+    kind: ClassVar[str] = "run.cancelled"
+    by: str = ""
+    door: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunParked:
+    kind: ClassVar[str] = "run.parked"
+    why: str
+    ask: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionCommitted:
+    kind: ClassVar[str] = "session.committed"
+    revision: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepStarted:
+    kind: ClassVar[str] = "step.started"
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCompleted:
+    kind: ClassVar[str] = "step.completed"
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFailed:
+    """One attempt of a model call failed. With ``retry_at`` (microseconds since 1970) it is tried again then."""
+
+    kind: ClassVar[str] = "step.failed"
+    step: int
+    attempt: int
+    error: str
+    message: str
+    retry_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextBuilt:
+    """What the next model call sees: enough to build the same request again, and the hash that proves it.
+
+    ``clock`` is the instant shown (microseconds since 1970), ``since`` the accepted instant where the run is told
+    both, ``history`` the session's message sequence up to which history is read, ``upto`` the number of the run's
+    own messages in it, ``note`` the ordinal of a note added with it, ``told`` what that note tells of.
+    ``history`` and ``definition`` are left out when they are as in the record before.
+    """
+
+    kind: ClassVar[str] = "context.built"
+    step: int
+    clock: int
+    upto: int
+    hash: str
+    since: int | None = None
+    zone: str | None = None
+    history: int | None = None
+    definition: str | None = None
+    note: int | None = None
+    told: list[list[str]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelStarted:
+    kind: ClassVar[str] = "model.started"
+    step: int
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCompleted:
+    """``message`` is the ordinal of the answer; ``stop`` the finish reason; tokens are None where nobody said."""
+
+    kind: ClassVar[str] = "model.completed"
+    step: int
+    message: int
+    stop: str = "stop"
+    input: int | None = None
+    output: int | None = None
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectPlanned:
+    """``call`` is the call's ordinal in the run, ``part`` its place among the calls of the answer ``message``."""
+
+    kind: ClassVar[str] = "effect.planned"
+    call: int
+    tool: str
+    effect: EffectClass
+    message: int
+    part: int
+    reply: int
+    ask: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectStarted:
+    kind: ClassVar[str] = "effect.started"
+    call: int
+    attempt: int
+    deadline: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectSucceeded:
+    """``by`` says who knew: the ``tool`` itself, its ``check``, or a ``person``."""
+
+    kind: ClassVar[str] = "effect.succeeded"
+    call: int
+    by: str = "tool"
+    patch: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectFailed:
+    kind: ClassVar[str] = "effect.failed"
+    call: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectUnknown:
+    kind: ClassVar[str] = "effect.unknown"
+    call: int
+    ask: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectResolved:
+    """A person settled an unknown: ``happened``, ``not_happened`` or ``give_up``."""
+
+    kind: ClassVar[str] = "effect.resolved"
+    call: int
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectAbandoned:
+    kind: ClassVar[str] = "effect.abandoned"
+    call: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectExpired:
+    """Its approval was not given in time; the model is told so."""
+
+    kind: ClassVar[str] = "effect.expired"
+    call: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskOpened:
+    kind: ClassVar[str] = "ask.opened"
+    ask: str
+    ask_kind: AskKind
+    call: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskDecided:
+    """``arguments`` is there only where the person replaced them."""
+
+    kind: ClassVar[str] = "ask.decided"
+    ask: str
+    decision: str
+    by: str
+    door: str
+    call: int | None = None
+    arguments: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskExpired:
+    kind: ClassVar[str] = "ask.expired"
+    ask: str
+
+
+Entry: TypeAlias = (
+    RunAccepted | RunQueued | RunStarted | RunResumed | RunWaiting | RunCancelling | RunCompleted | RunFailed
+    | RunCancelled | RunParked | SessionCommitted | StepStarted | StepCompleted | StepFailed | ContextBuilt
+    | ModelStarted | ModelCompleted | EffectPlanned | EffectStarted | EffectSucceeded | EffectFailed | EffectUnknown
+    | EffectResolved | EffectAbandoned | EffectExpired | AskOpened | AskDecided | AskExpired
+)  # fmt: skip
+
+KINDS: dict[str, type[Entry]] = {cls.kind: cls for cls in Entry.__args__}  # type: ignore[attr-defined]
+
+#: After one of these nothing more happens until somebody acts.
+SETTLING = frozenset({"run.completed", "run.failed", "run.cancelled", "run.parked", "run.waiting"})
+
+_FIELDS: dict[str, tuple[tuple[str, Any], ...]] = {
+    kind: tuple((f.name, [] if f.default_factory is list else {} if f.default_factory is dict else f.default)
+                for f in dataclasses.fields(cls))
+    for kind, cls in KINDS.items()
+}  # fmt: skip
+
+
+def to_json(entry: Entry) -> list[Any]:
+    """``[kind, fields]``; a field at its default is left out."""
+    data = {}
+    for name, default in _FIELDS[entry.kind]:
+        value = getattr(entry, name)
+        if value != default:
+            data[name] = value
+    return [entry.kind, data]
+
+
+def from_json(raw: list[Any]) -> Entry:
+    """Raises KeyError for a kind of a newer version, TypeError for a field that this version does not know."""
+    return KINDS[raw[0]](**raw[1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One thing that happened, as watchers see it.
+
+    ``id`` is ``<run>/<seq>`` for what is stored, None for deltas and progress; ``data`` holds JSON values.
+    """
+
+    type: str
+    data: dict[str, Any]
+    at: datetime
+    id: str | None = None

@@ -1,0 +1,91 @@
+"""How is a thing named, and how is the key for downstream derived?"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import secrets
+from datetime import datetime
+from typing import NewType
+
+from ondol.errors import InvalidInput, NotFound
+
+Tenant = NewType("Tenant", str)
+SessionId = NewType("SessionId", str)
+RunId = NewType("RunId", str)
+EffectId = NewType("EffectId", str)
+AskId = NewType("AskId", str)
+
+DEFAULT_TENANT = Tenant("default")
+MAX_LENGTH = 200  # characters; long enough for ids of other systems, short enough for an index key
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no i, l, o, u
+
+
+def _base32(number: int, width: int) -> str:
+    digits = []
+    for _ in range(width):
+        number, rest = divmod(number, 32)
+        digits.append(_ALPHABET[rest])
+    return "".join(reversed(digits))
+
+
+def _sortable(now: datetime) -> str:
+    """45 bits of milliseconds, then 35 random bits: new rows land at the end of the tree, ids cannot be guessed."""
+    return _base32(int(now.timestamp() * 1000), 9) + _base32(secrets.randbits(35), 7)
+
+
+def new_run_id(now: datetime) -> RunId:
+    return RunId("r_" + _sortable(now))
+
+
+def new_operation_id(now: datetime) -> str:
+    return "op_" + _sortable(now)
+
+
+def effect_id(run: str, ordinal: int) -> EffectId:
+    """The ordinal is the call's place among all calls of the run, from 0."""
+    return EffectId(f"e_{run[2:]}_{ordinal}")
+
+
+def effect_place(effect: str) -> tuple[RunId, int]:
+    """The run and the ordinal that an effect id names.
+
+    Raises:
+        NotFound: it is not the id of an effect.
+    """
+    head, _, ordinal = effect.rpartition("_")
+    if not head.startswith("e_") or not ordinal.isdecimal():
+        raise NotFound(f"there is no effect {effect!r}: 'ondol effects' lists them")
+    return RunId("r_" + head[2:]), int(ordinal)
+
+
+def ask_id(run: str, subject: str) -> AskId:
+    """The subject says what is asked about: a call's ordinal, ``<call>u<attempt>`` for an unknown outcome, ``p<n>``."""
+    return AskId(f"a_{run[2:]}_{subject}")
+
+
+def idempotency_key(tenant: str, key_root: str, ordinal: int, tool: str) -> str:
+    """The key that downstream sees for one call.
+
+    Made of what stays the same for ever: tenant, key root (the run), ordinal of the call and tool. Never of the
+    arguments, the attempt or the provider's call id, which change when a step is asked again.
+    """
+    parts = "\x1f".join((tenant, key_root, str(ordinal), tool))
+    digest = hashlib.sha256(parts.encode()).digest()[:16]
+    return "ondol-" + base64.b32encode(digest).decode().rstrip("=").lower()
+
+
+def checked_id(kind: str, value: str) -> str:
+    """Refuse an id that one of the stores or a log line could not hold.
+
+    Raises:
+        InvalidInput: empty, longer than 200 characters, or with control characters or broken Unicode in it.
+    """
+    if not isinstance(value, str) or not value:
+        raise InvalidInput(f"{kind} must be a text that is not empty, got {value!r}")
+    if len(value) > MAX_LENGTH:
+        raise InvalidInput(f"{kind} has {len(value)} characters, at most {MAX_LENGTH} are taken: shorten or hash it")
+    if any(ord(c) < 32 or ord(c) == 127 or 0xD800 <= ord(c) <= 0xDFFF for c in value):
+        raise InvalidInput(f"{kind} {value!r} has a control character or broken Unicode in it: remove it")
+    return value

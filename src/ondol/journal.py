@@ -1,0 +1,236 @@
+"""Given what is written down, where does this run stand?
+
+``fold`` goes over the entries and changes nothing else. What it returns is all that ``lifecycle.next_action`` sees.
+On disk the entries of one transaction are one row (a *batch*): they became durable together. Entry ``i`` of a batch
+has the sequence ``batch.seq + i``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias, assert_never
+
+from ondol import events, values
+from ondol.effects import Effect
+from ondol.errors import StoreCorrupt, StoreTooNew
+
+VERSION = 1  # of the entries on disk
+
+RunStatus: TypeAlias = Literal["queued", "running", "waiting", "completed", "failed", "cancelled", "expired", "parked"]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The entries of one transaction. ``at`` is microseconds since 1970."""
+
+    seq: int
+    fence: int
+    at: int
+    entries: tuple[events.Entry, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """Where a run stands. ``step`` counts recorded model answers; ``answered`` is the ordinal of a final answer."""
+
+    status: RunStatus = "queued"
+    seq: int = 0  # of the last entry
+    fence: int = 0
+    step: int = 0
+    attempt: int = 1  # of the next model call
+    retry_at: int | None = None
+    model_error: events.StepFailed | None = None
+    context: events.ContextBuilt | None = None  # of the next model call; None: it must be built
+    last_context: events.ContextBuilt | None = None
+    history: int = 0
+    definition: str = ""
+    told: tuple[tuple[str, ...], ...] = ()
+    next_message: int = 2  # ordinal 0 is kept for a note before the input, which is 1
+    answered: int | None = None
+    effects: tuple[Effect, ...] = ()
+    asks: Mapping[str, events.AskKind] = field(default_factory=dict)  # the open ones
+    patches: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)  # session state, by call
+    cancel: events.RunCancelling | None = None
+    gave_up: int | None = None  # the call whose unknown outcome a person gave up on
+    waited: bool = False  # since the last context: the clock it showed is old
+
+    @property
+    def open_effects(self) -> tuple[Effect, ...]:
+        return tuple(e for e in self.effects if not e.has_outcome)
+
+    def patch(self) -> dict[str, Any]:
+        """Changes to the session's state, folded in call order."""
+        merged: dict[str, Any] = {}
+        for call in sorted(self.patches):
+            merged |= self.patches[call]
+        return merged
+
+
+def fold(batches: Iterable[Batch], state: State | None = None) -> State:
+    state = state or State()
+    for batch in batches:
+        for entry in batch.entries:
+            state = apply(state, entry, batch.at)
+        state = replace(state, seq=batch.seq + len(batch.entries) - 1, fence=batch.fence)
+    return state
+
+
+def apply(state: State, entry: events.Entry, at: int = 0) -> State:
+    """The state after one more entry, which was written at the instant ``at``."""
+    match entry:
+        case events.RunAccepted() | events.SessionCommitted() | events.StepStarted() | events.StepCompleted():
+            return state
+        case events.RunQueued(why=why):
+            state = replace(state, status="queued")
+            return replace(state, model_error=None, attempt=1, retry_at=None) if why == "retried" else state
+        case events.RunStarted() | events.RunResumed():
+            return replace(state, status="running")
+        case events.RunWaiting():
+            return replace(state, status="waiting", waited=True)
+        case events.RunParked(ask=ask):
+            return replace(state, status="parked", waited=True, asks={**state.asks, ask: "parked"})
+        case events.RunCancelling():
+            return replace(state, cancel=entry)
+        case events.RunCompleted():
+            return replace(state, status="completed")
+        case events.RunFailed():
+            return replace(_ended(state), status="failed", waited=True)
+        case events.RunCancelled():
+            return replace(_ended(state), status="cancelled")
+        case events.ContextBuilt():
+            return replace(
+                state,
+                context=entry,
+                last_context=entry,
+                history=state.history if entry.history is None else entry.history,
+                definition=entry.definition or state.definition,
+                told=state.told + tuple(tuple(t) for t in entry.told),
+                next_message=state.next_message + 1 if entry.note else state.next_message,
+                waited=False,
+            )
+        case events.ModelStarted():
+            return replace(state, retry_at=None)
+        case events.StepFailed(attempt=attempt, retry_at=retry_at):
+            if retry_at is None:
+                return replace(state, model_error=entry)
+            return replace(state, attempt=attempt + 1, retry_at=retry_at)
+        case events.ModelCompleted(message=message):
+            return replace(
+                state, step=state.step + 1, attempt=1, retry_at=None, context=None, answered=message,
+                next_message=message + 1,
+            )  # fmt: skip
+        case events.EffectPlanned():
+            planned = Effect(
+                ordinal=entry.call, step=state.step, tool=entry.tool, effect=entry.effect, message=entry.message,
+                part=entry.part, reply=entry.reply, state="asked" if entry.ask else "planned", ask=entry.ask,
+            )  # fmt: skip
+            return replace(
+                state, effects=(*state.effects, planned), answered=None, next_message=max(state.next_message, entry.reply + 1)
+            )  # fmt: skip
+        case events.EffectStarted(call=call, attempt=attempt, deadline=deadline):
+            first = state.effects[call].first_started or at
+            return _set(state, call, state="started", attempt=attempt, deadline=deadline, first_started=first)
+        case events.EffectSucceeded(call=call, patch=patch):
+            state = _set(state, call, state="succeeded")
+            return replace(state, patches={**state.patches, call: patch}) if patch else state
+        case events.EffectFailed(call=call):
+            return _set(state, call, state="failed")
+        case events.EffectUnknown(call=call, ask=ask):
+            state = _set(state, call, state="unknown", ask=ask)
+            return replace(state, asks={**state.asks, ask: "unknown_effect"})
+        case events.EffectResolved(call=call, outcome=outcome):
+            return _resolved(state, call, outcome)
+        case events.EffectAbandoned(call=call):
+            return _set(state, call, state="abandoned")
+        case events.EffectExpired(call=call):
+            return _set(state, call, state="expired")
+        case events.AskOpened(ask=ask, ask_kind=kind):
+            return replace(state, asks={**state.asks, ask: kind})
+        case events.AskDecided(ask=ask):
+            return _decided(_closed(state, ask), entry)
+        case events.AskExpired(ask=ask):
+            return _closed(state, ask)
+        case _:
+            assert_never(entry)
+
+
+def _set(state: State, call: int, **changes: Any) -> State:
+    changed = replace(state.effects[call], **changes)
+    return replace(state, effects=(*state.effects[:call], changed, *state.effects[call + 1 :]))
+
+
+def _ended(state: State) -> State:
+    """Asks of an ended run are closed, but for those about what may have happened."""
+    return replace(state, asks={a: k for a, k in state.asks.items() if k == "unknown_effect"}, context=None)
+
+
+def _closed(state: State, ask: str) -> State:
+    return replace(state, asks={a: k for a, k in state.asks.items() if a != ask})
+
+
+def _decided(state: State, entry: events.AskDecided) -> State:
+    if entry.call is None:
+        return state
+    match entry.decision:
+        case "approve":
+            return _set(state, entry.call, state="approved", arguments=entry.arguments)
+        case "deny":
+            return _set(state, entry.call, state="denied")
+        case _:
+            return state  # an unknown: the entry ``effect.resolved`` beside it says what it means
+
+
+def _resolved(state: State, call: int, outcome: str) -> State:
+    match outcome:
+        case "not_happened":  # a person allows the next attempt, with the same key
+            return _set(state, call, state="approved", granted=state.effects[call].attempt)
+        case "give_up" if state.status not in ("failed", "cancelled", "expired"):
+            return replace(_set(state, call, state="unknown"), gave_up=call)
+        case _:
+            return state
+
+
+def dumps(entries: Iterable[events.Entry]) -> str:
+    """The entries of a batch as they are stored."""
+    return values.dumps([events.to_json(e) for e in entries])
+
+
+def checksum(run: str, seq: int, fence: int, at: int, body: str) -> int:
+    """63 bits of SHA-256 over everything that a batch says."""
+    return _sum(f"{run}|{seq}|{fence}|{at}|{body}")
+
+
+def message_checksum(run: str, ordinal: int, body: str) -> int:
+    return _sum(f"{run}|{ordinal}|{body}")
+
+
+def check_message(run: str, ordinal: int, body: str, stored_sum: int) -> None:
+    """Raises StoreCorrupt if the message is not what was written."""
+    if message_checksum(run, ordinal, body) != stored_sum:
+        raise StoreCorrupt(
+            f"run {run}, message {ordinal} does not match its checksum: restore a backup (ondol db restore)"
+        )
+
+
+def _sum(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def loads(run: str, seq: int, fence: int, at: int, v: int, body: str, stored_sum: int) -> Batch:
+    """A batch as it was written.
+
+    Raises:
+        StoreTooNew: it was written by a newer version. The run is left as it is.
+        StoreCorrupt: it does not match its checksum.
+    """
+    if v > VERSION:
+        raise StoreTooNew(f"run {run} was written by a newer version of Ondol (journal {v}): upgrade to go on with it")
+    if checksum(run, seq, fence, at, body) != stored_sum:
+        raise StoreCorrupt(f"run {run}, entry {seq} does not match its checksum: restore a backup (ondol db restore)")
+    try:
+        entries = tuple(events.from_json(raw) for raw in values.loads(body))
+    except (KeyError, TypeError) as error:
+        raise StoreTooNew(f"run {run}, entry {seq} is of a kind that this version does not know: upgrade") from error
+    return Batch(seq, fence, at, entries)

@@ -1,0 +1,149 @@
+"""Where may a run go, and what does it do next?
+
+``next_action`` is the whole lifecycle after the claim: it looks at the fold of the journal and names one action of a
+closed union. The runner performs it and writes down what came of it; then the question is asked again. A first run,
+a restart and a resumption ask the same question.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from ondol import effects
+from ondol.errors import ModelErrorKind
+from ondol.journal import State
+
+#: These runs hold up the ones behind them in their session's queue.
+UNFINISHED = ("queued", "running", "waiting")
+#: Nothing more happens to the session by these runs.
+ENDED = ("completed", "failed", "cancelled", "expired")
+
+MAX_DEATHS = 3  # processes that may die at one step before the run is parked
+SUSPECT_DEATHS = 2  # from here on the run is driven alone, so that it takes no other run with it
+
+
+@dataclass(frozen=True, slots=True)
+class BuildContext:
+    """Write down what the next model call will see (T2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallModel:
+    """Ask the model, not before the instant ``after`` (microseconds since 1970)."""
+
+    after: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """Work on these calls, each by its verdict. They do not wait for each other."""
+
+    work: tuple[tuple[int, effects.Verdict], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Calls are in flight and nothing else can be done until one ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspend:
+    """Every call has an outcome, an open ask, or is held behind an unknown sibling (T6)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The answer is final: make it part of the session (T8)."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """End the run without a commit (T9)."""
+
+    status: Literal["failed", "cancelled"]
+    code: str = ""
+    message: str = ""
+    retryable: bool = False
+
+
+Action: TypeAlias = BuildContext | CallModel | Advance | Wait | Suspend | Commit | End
+
+
+def next_action(
+    state: State,
+    tools: Mapping[str, effects.Rules],
+    *,
+    busy: Set[int],
+    now: int,
+    max_steps: int,
+) -> Action:
+    """The next action of a claimed run. ``busy`` holds the calls that this process is working on."""
+    if state.cancel:
+        return Wait() if busy else End("cancelled")
+    if state.gave_up is not None:
+        tool = state.effects[state.gave_up].tool
+        return Wait() if busy else End("failed", "unknown_effect", f"whether {tool!r} happened is unknown, given up")
+    if state.open_effects:
+        return _advance(state, tools, busy, now)
+    if state.answered is not None:
+        return Commit()
+    if state.model_error is not None:
+        return _model_gave_up(state)
+    if state.step >= max_steps:
+        why = f"the limit of {max_steps} steps is reached: raise Limits(steps=...) and send the same operation again"
+        return End("failed", "limit_steps", why, retryable=True)
+    if state.context is None:
+        return BuildContext()
+    return CallModel(after=state.retry_at or 0)
+
+
+def _advance(state: State, tools: Mapping[str, effects.Rules], busy: Set[int], now: int) -> Action:
+    sibling_unknown = any(e.state == "unknown" for e in state.open_effects)
+    work = []
+    for effect in state.open_effects:
+        if effect.ordinal in busy:
+            continue
+        verdict = effects.verdict(effect, tools.get(effect.tool), sibling_unknown=sibling_unknown, now=now)
+        if not isinstance(verdict, effects.Hold):
+            work.append((effect.ordinal, verdict))
+    if work:
+        return Advance(tuple(work))
+    return Wait() if busy else Suspend()
+
+
+#: Provider trouble that asking again may cure.
+_RETRIED: frozenset[ModelErrorKind] = frozenset(
+    {"rate_limited", "overloaded", "unavailable", "server", "timeout", "connection"}
+)
+#: Not worth asking again at once, but the run can go on once somebody has paid, or given the right key.
+_GOES_ON_LATER: frozenset[ModelErrorKind] = frozenset({"quota", "auth"})
+MAX_MODEL_ATTEMPTS = 4
+_BACKOFF = 0.5  # seconds before the second attempt; doubles
+_BACKOFF_LIMIT = 30.0  # seconds; a provider that asks for more ends the run as retryable instead
+_MAX_RETRY_AFTER = 60.0
+
+
+def retry_delay(kind: ModelErrorKind, attempt: int, retry_after: float | None, run: str) -> float | None:
+    """Seconds until the next attempt of a model call, or None to give up.
+
+    The jitter (up to a half) is derived from the run, so that many runs do not come back at once, and the same
+    journal always gives the same delay.
+    """
+    if kind not in _RETRIED or attempt >= MAX_MODEL_ATTEMPTS:
+        return None
+    if retry_after is not None:
+        return retry_after if retry_after <= _MAX_RETRY_AFTER else None
+    base = min(_BACKOFF * 2 ** (attempt - 1), _BACKOFF_LIMIT)
+    jitter = hashlib.sha256(f"{run}|{attempt}".encode()).digest()[0] / 255
+    return base * (1 + jitter / 2)
+
+
+def _model_gave_up(state: State) -> End:
+    error = state.model_error
+    assert error is not None
+    kind: str = error.error
+    retryable = kind in _RETRIED or kind in _GOES_ON_LATER
+    return End("failed", f"model_{kind}", error.message, retryable=retryable)

@@ -1,0 +1,150 @@
+"""What is said in a session, independent of any provider?
+
+Part names follow the message schema of OpenTelemetry's GenAI conventions (``text``, ``reasoning``, ``tool_call``,
+``tool_call_response``, ``uri``). Each part may carry an opaque ``provider`` object (signatures, ids), which only the
+provider that made it reads. A part of an unknown type is kept word for word.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from ondol import values
+
+Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    text: str
+    provider: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    text: str
+    provider: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """``arguments`` is the object the model sent, or the raw text where that was not a JSON object."""
+
+    id: str
+    name: str
+    arguments: dict[str, Any] | str
+    provider: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResponse:
+    """The result of one call. ``response`` is an encoded value (see ``values``); ``error`` marks a refusal or failure."""
+
+    id: str
+    name: str
+    response: Any
+    error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """Bytes kept as a blob; ``digest`` is their SHA-256 in hex, ``size`` counts bytes."""
+
+    digest: str
+    media_type: str
+    name: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownPart:
+    """A part that this version does not know, word for word."""
+
+    raw: dict[str, Any]
+
+
+Part: TypeAlias = Text | Reasoning | ToolCall | ToolResponse | Attachment | UnknownPart
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """``origin`` is ``"runtime"`` for what Ondol itself wrote (notes), else None."""
+
+    role: Role
+    parts: tuple[Part, ...]
+    origin: str | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        return "".join(p.text for p in self.parts if isinstance(p, Text))
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        return tuple(p for p in self.parts if isinstance(p, ToolCall))
+
+
+def user(text: str, *attachments: Attachment) -> Message:
+    return Message("user", (Text(text), *attachments))
+
+
+def runtime_note(text: str) -> Message:
+    return Message("user", (Text(text),), origin="runtime")
+
+
+def tool_result(call_id: str, name: str, response: Any, error: bool = False) -> Message:
+    return Message("tool", (ToolResponse(call_id, name, response, error),))
+
+
+def dumps(message: Message) -> str:
+    """The message as it is stored."""
+    body: dict[str, Any] = {"role": message.role, "parts": [_part_to_json(p) for p in message.parts]}
+    if message.origin:
+        body["origin"] = message.origin
+    return values.dumps(body | message.extra)
+
+
+def loads(stored: str) -> Message:
+    body = json.loads(stored)
+    parts = tuple(_part_from_json(p) for p in body.pop("parts"))
+    return Message(body.pop("role"), parts, body.pop("origin", None), body)
+
+
+def _part_to_json(part: Part) -> dict[str, Any]:
+    match part:
+        case Text(text, provider):
+            raw: dict[str, Any] = {"type": "text", "content": values.encode(text)}
+        case Reasoning(text, provider):
+            raw = {"type": "reasoning", "content": values.encode(text)}
+        case ToolCall(id, name, arguments, provider):
+            raw = {"type": "tool_call", "id": id, "name": name, "arguments": values.encode(arguments)}
+        case ToolResponse(id, name, response, error):
+            raw, provider = {"type": "tool_call_response", "id": id, "name": name, "response": response}, None
+            if error:
+                raw["error"] = True
+        case Attachment(digest, media_type, name, size):
+            raw, provider = {"type": "uri", "uri": f"blob:sha256:{digest}", "mime_type": media_type}, None
+            raw |= {"name": values.encode(name), "size": size}
+        case UnknownPart(raw):
+            return raw
+    if provider:
+        raw["provider"] = provider
+    return raw
+
+
+def _part_from_json(raw: dict[str, Any]) -> Part:
+    match raw:
+        case {"type": "text", "content": content}:
+            return Text(values.decode(content), raw.get("provider"))
+        case {"type": "reasoning", "content": content}:
+            return Reasoning(values.decode(content), raw.get("provider"))
+        case {"type": "tool_call", "id": id, "name": name, "arguments": arguments}:
+            return ToolCall(id, name, values.decode(arguments), raw.get("provider"))
+        case {"type": "tool_call_response", "id": id, "name": name, "response": response}:
+            return ToolResponse(id, name, response, bool(raw.get("error")))
+        case {"type": "uri", "uri": str(uri), "mime_type": media_type} if uri.startswith("blob:sha256:"):
+            return Attachment(uri[12:], media_type, values.decode(raw.get("name", "")), raw.get("size", 0))
+        case _:
+            return UnknownPart(raw)

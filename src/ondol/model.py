@@ -1,0 +1,73 @@
+"""What does Ondol ask of a model?"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeAlias
+
+from ondol.messages import Message, Part
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSpec:
+    """A tool as the model is shown it. ``parameters`` is a JSON Schema of an object."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRequest:
+    """One request. ``messages`` start with the system message; every call in them has exactly one result, in order.
+
+    ``step`` is the number of answers that the run already holds, ``attempt`` counts from 1 within the step.
+    """
+
+    messages: Sequence[Message]
+    tools: Sequence[ToolSpec]
+    run: str
+    step: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A piece of an answer while it is written. Only for watchers: it is not stored."""
+
+    text: str
+    kind: Literal["text", "reasoning"] = "text"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A complete answer, the last thing a stream yields.
+
+    ``stop`` is the reason the provider gave: ``stop``, ``tool_calls``, ``length`` (cut off: none of its calls are
+    made), ``content_filter``, or its own word. Tokens are None where the provider did not say.
+    """
+
+    parts: tuple[Part, ...]
+    stop: str = "stop"
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    model: str = ""
+
+
+ModelOutput: TypeAlias = Delta | Answer
+
+
+class Model(Protocol):
+    """One request in, a stream of parts out.
+
+    ``stream`` yields any number of ``Delta`` and then exactly one ``Answer``. A stream that ends without an answer
+    counts as a broken connection. It makes one attempt: retries are Ondol's. Closing the stream (``aclose``) or
+    cancelling the task stops the request and closes its socket.
+    Raises ModelError, with the kind that says what to do.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def stream(self, request: ModelRequest) -> AsyncIterator[ModelOutput]: ...

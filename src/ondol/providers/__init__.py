@@ -1,0 +1,1 @@
+"""Models that Ondol is attached to."""

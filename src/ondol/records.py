@@ -1,0 +1,112 @@
+"""What is one row of each table? The fields of a class are the columns of its table, in this order."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from ondol.ids import EffectId, effect_id
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    tenant: str
+    id: str
+    session: str
+    user_id: str
+    operation_id: str
+    fingerprint: str
+    agent: str
+    definition: str
+    trigger: str
+    door: str
+    zone: str | None
+    state: str
+    retryable: int
+    place: int
+    fence: int
+    owner: str | None
+    head: int | None
+    next_seq: int
+    base: int | None
+    deaths: int
+    cancel: int
+    unread: int
+    wrote: int
+    told: int
+    reply: str | None
+    error: str | None
+    tokens_in: int | None
+    tokens_out: int | None
+    accepted_at: int
+    updated_at: int
+    ended_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRow:
+    tenant: str
+    id: str
+    revision: int
+    title: str | None
+    state: str
+    next_message: int
+    next_place: int
+    created_at: int
+    updated_at: int
+    deleted_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class EffectRow:
+    tenant: str
+    run: str
+    session: str
+    ordinal: int
+    tool: str
+    effect: str
+    call_id: str
+    reply: int
+    key: str
+    arguments: str
+    hash: str
+    state: str
+    decision: str | None
+    attempt: int
+    deadline: int | None
+    started_at: int | None
+    ended_at: int | None
+    reason: str | None
+    evidence: str | None
+    told: str | None
+
+    @property
+    def id(self) -> EffectId:
+        return effect_id(self.run, self.ordinal)
+
+
+@dataclass(frozen=True, slots=True)
+class AskRow:
+    tenant: str
+    id: str
+    run: str
+    session: str
+    user_id: str
+    kind: str
+    effect: str | None
+    tool: str | None
+    arguments: str
+    hash: str
+    question: str
+    state: str
+    decision: str | None
+    decided_by: str | None
+    door: str | None
+    opened_at: int
+    decided_at: int | None
+    expires_at: int | None
+
+
+def columns(row: type[Any]) -> str:
+    return ", ".join(f.name for f in dataclasses.fields(row))

@@ -1,0 +1,311 @@
+-- Every statement that is the same for all databases, by name. `transactions.py` reads this file; a store runs them.
+-- {run}, {session}, {effect}, {ask} stand for the columns of the row of that name. Parameters are :named.
+
+-- name: run.by_operation
+SELECT {run} FROM runs WHERE tenant = :tenant AND user_id = :user_id AND operation_id = :operation_id
+
+-- name: run.get
+SELECT {run} FROM runs WHERE tenant = :tenant AND id = :run
+
+-- name: run.list
+SELECT {run} FROM runs WHERE tenant = :tenant
+  AND (:session IS NULL OR session = :session) AND (:user_id IS NULL OR user_id = :user_id)
+  AND (:state IS NULL OR state = :state) AND (:before IS NULL OR id < :before)
+ORDER BY id DESC LIMIT :limit
+
+-- name: run.unfinished_in_session
+SELECT id, state FROM runs WHERE tenant = :tenant AND session = :session
+  AND state IN ('queued', 'running', 'waiting') ORDER BY place LIMIT 1
+
+-- name: run.insert
+INSERT INTO runs (tenant, id, session, user_id, operation_id, fingerprint, agent, definition, trigger, door, zone,
+  state, place, next_seq, accepted_at, updated_at)
+VALUES (:tenant, :run, :session, :user_id, :operation_id, :fingerprint, :agent, :definition, :trigger, :door, :zone,
+  'queued', :place, 2, :at, :at)
+
+-- name: run.claim
+UPDATE runs SET state = 'running', fence = fence + 1, owner = :owner, next_seq = next_seq + 1, updated_at = :at,
+  head = (SELECT revision FROM sessions s WHERE s.tenant = runs.tenant AND s.id = runs.session)
+WHERE tenant = :tenant AND id = :run AND state = 'queued' AND deaths < :max_deaths
+  AND NOT EXISTS (SELECT 1 FROM runs b WHERE b.tenant = runs.tenant AND b.session = runs.session
+    AND b.state IN ('queued', 'running', 'waiting') AND b.place < runs.place)
+RETURNING {run}
+
+-- name: run.claimable
+SELECT id, session, agent, deaths FROM runs WHERE tenant = :tenant AND state = 'queued'
+  AND NOT EXISTS (SELECT 1 FROM runs b WHERE b.tenant = runs.tenant AND b.session = runs.session
+    AND b.state IN ('queued', 'running', 'waiting') AND b.place < runs.place)
+ORDER BY deaths, accepted_at, id LIMIT :limit
+
+-- name: run.running
+SELECT id, fence, owner, deaths, unread FROM runs WHERE tenant = :tenant AND state = 'running'
+
+-- name: run.hold
+UPDATE runs SET next_seq = next_seq + :n, updated_at = :at
+WHERE tenant = :tenant AND id = :run AND fence = :fence AND state = 'running'
+RETURNING next_seq - :n, cancel, unread
+
+-- name: run.answered
+UPDATE runs SET deaths = 0, tokens_in = CASE WHEN :tokens_in IS NULL THEN tokens_in ELSE coalesce(tokens_in, 0) + :tokens_in END,
+  tokens_out = CASE WHEN :tokens_out IS NULL THEN tokens_out ELSE coalesce(tokens_out, 0) + :tokens_out END
+WHERE tenant = :tenant AND id = :run
+
+-- name: run.progressed
+UPDATE runs SET deaths = 0 WHERE tenant = :tenant AND id = :run AND deaths > 0
+
+-- name: run.wrote
+UPDATE runs SET wrote = 1 WHERE tenant = :tenant AND id = :run
+
+-- name: run.unhold
+UPDATE runs SET state = :state, retryable = :retryable, owner = NULL, error = :error, ended_at = :ended_at, wrote = 0,
+  deaths = 0
+WHERE tenant = :tenant AND id = :run
+
+-- name: run.suspend
+UPDATE runs SET state = 'waiting', owner = NULL, deaths = 0 WHERE tenant = :tenant AND id = :run
+
+-- name: run.park
+UPDATE runs SET state = 'parked', owner = NULL, deaths = 0, error = :error WHERE tenant = :tenant AND id = :run
+
+-- name: run.complete
+UPDATE runs SET state = 'completed', owner = NULL, reply = :reply, base = :base, ended_at = :at, wrote = 0
+WHERE tenant = :tenant AND id = :run
+
+-- name: run.queue_again
+UPDATE runs SET state = 'queued', owner = NULL, fence = fence + :fence_up, place = coalesce(:place, place), retryable = 0,
+  error = NULL, ended_at = NULL, told = 0, next_seq = next_seq + :n, deaths = :deaths, updated_at = :at
+WHERE tenant = :tenant AND id = :run AND state = :state AND fence = :fence
+RETURNING next_seq - :n, fence
+
+-- name: run.touch
+UPDATE runs SET fence = fence + 1, next_seq = next_seq + :n, updated_at = :at
+WHERE tenant = :tenant AND id = :run AND state = :state AND fence = :fence
+RETURNING next_seq - :n, fence
+
+-- name: run.told
+UPDATE runs SET told = 1 WHERE tenant = :tenant AND id = :run
+
+-- name: run.next_in_session
+SELECT id FROM runs WHERE tenant = :tenant AND session = :session AND state IN ('queued', 'running', 'waiting')
+ORDER BY place LIMIT 1
+
+-- name: run.erase
+UPDATE runs SET reply = NULL, base = NULL, error = NULL WHERE tenant = :tenant AND session = :session
+
+-- name: run.untold
+SELECT {run} FROM runs WHERE tenant = :tenant AND session = :session AND told = 0 AND id <> :run
+  AND state IN ('failed', 'cancelled', 'expired', 'parked') ORDER BY id
+
+-- name: signal.insert
+INSERT INTO signals (tenant, run, kind, body, at) VALUES (:tenant, :run, :kind, :body, :at)
+
+-- name: signal.arrived
+UPDATE runs SET unread = unread + 1, cancel = CASE WHEN :kind = 'cancel' THEN 1 ELSE cancel END
+WHERE tenant = :tenant AND id = :run
+
+-- name: signal.unread
+SELECT kind, body, at FROM signals WHERE tenant = :tenant AND run = :run AND read_at IS NULL ORDER BY n
+
+-- name: signal.read
+UPDATE signals SET read_at = :at WHERE tenant = :tenant AND run = :run AND read_at IS NULL
+
+-- name: signal.none_unread
+UPDATE runs SET unread = 0 WHERE tenant = :tenant AND id = :run
+
+-- name: entry.insert
+INSERT INTO entries (tenant, run, seq, n, fence, at, v, body, sum) VALUES (:tenant, :run, :seq, :n, :fence, :at, :v, :body, :sum)
+
+-- name: entry.list
+SELECT seq, fence, at, v, body, sum FROM entries WHERE tenant = :tenant AND run = :run AND seq + n > :after ORDER BY seq
+
+-- name: entry.erase
+DELETE FROM entries WHERE tenant = :tenant AND run IN (SELECT id FROM runs r WHERE r.tenant = :tenant AND r.session = :session)
+
+-- name: message.insert
+INSERT INTO messages (tenant, run, ordinal, body, sum) VALUES (:tenant, :run, :ordinal, :body, :sum)
+
+-- name: message.of_run
+SELECT ordinal, body, sum FROM messages WHERE tenant = :tenant AND run = :run ORDER BY ordinal
+
+-- name: message.one
+SELECT ordinal, body, sum FROM messages WHERE tenant = :tenant AND run = :run AND ordinal = :ordinal
+
+-- name: message.history
+SELECT r.base + m.ordinal, m.run, m.ordinal, m.body, m.sum FROM runs r
+JOIN messages m ON m.tenant = r.tenant AND m.run = r.id
+WHERE r.tenant = :tenant AND r.session = :session AND r.base >= :since AND r.base < :until
+ORDER BY r.base, m.ordinal
+
+-- name: message.page
+SELECT r.base + m.ordinal, m.run, m.ordinal, m.body, m.sum FROM runs r
+JOIN messages m ON m.tenant = r.tenant AND m.run = r.id
+WHERE r.tenant = :tenant AND r.session = :session AND r.base IS NOT NULL AND r.base + m.ordinal > :after
+ORDER BY r.base, m.ordinal LIMIT :limit
+
+-- name: message.erase
+DELETE FROM messages WHERE tenant = :tenant AND run IN (SELECT id FROM runs r WHERE r.tenant = :tenant AND r.session = :session)
+
+-- name: session.get
+SELECT {session} FROM sessions WHERE tenant = :tenant AND id = :session
+
+-- name: session.list
+SELECT {session} FROM sessions WHERE tenant = :tenant AND deleted_at IS NULL AND (:after IS NULL OR id > :after)
+ORDER BY id LIMIT :limit
+
+-- name: session.insert
+INSERT INTO sessions (tenant, id, revision, state, next_message, next_place, created_at, updated_at)
+VALUES (:tenant, :session, 0, '{}', 0, :next_place, :at, :at)
+
+-- name: session.again
+UPDATE sessions SET deleted_at = NULL, revision = revision + 1, next_place = :next_place, created_at = :at, updated_at = :at
+WHERE tenant = :tenant AND id = :session
+
+-- name: session.place
+UPDATE sessions SET next_place = next_place + 1 WHERE tenant = :tenant AND id = :session RETURNING next_place - 1
+
+-- name: session.raise
+UPDATE sessions SET revision = revision + 1, updated_at = :at
+WHERE tenant = :tenant AND id = :session AND (:head IS NULL OR revision = :head)
+RETURNING revision
+
+-- name: session.commit
+UPDATE sessions SET revision = revision + 1, next_message = next_message + :n, updated_at = :at
+WHERE tenant = :tenant AND id = :session AND revision = :head
+RETURNING revision, next_message - :n, state
+
+-- name: session.write
+UPDATE sessions SET revision = revision + 1, state = coalesce(:state, state), title = coalesce(:title, title), updated_at = :at
+WHERE tenant = :tenant AND id = :session
+RETURNING {session}
+
+-- name: session.state
+UPDATE sessions SET state = :state WHERE tenant = :tenant AND id = :session
+
+-- name: session.delete
+UPDATE sessions SET revision = revision + 1, state = '{}', title = NULL, deleted_at = :at, updated_at = :at
+WHERE tenant = :tenant AND id = :session
+
+-- name: tenant.insert
+INSERT INTO tenants (tenant) VALUES (:tenant) ON CONFLICT (tenant) DO NOTHING
+
+-- name: definition.insert
+INSERT INTO definitions (tenant, digest, body) VALUES (:tenant, :digest, :body) ON CONFLICT (tenant, digest) DO NOTHING
+
+-- name: definition.get
+SELECT body FROM definitions WHERE tenant = :tenant AND digest = :digest
+
+-- name: effect.insert
+INSERT INTO effects (tenant, run, session, ordinal, tool, effect, call_id, reply, key, arguments, hash, state, decision)
+VALUES (:tenant, :run, :session, :ordinal, :tool, :effect, :call_id, :reply, :key, :arguments, :hash, :state, :decision)
+
+-- name: effect.start
+UPDATE effects SET state = 'started', attempt = :attempt, deadline = :deadline, started_at = coalesce(started_at, :at)
+WHERE tenant = :tenant AND run = :run AND ordinal = :ordinal AND attempt = :attempt - 1 AND state IN ('planned', 'approved', 'started')
+RETURNING ordinal
+
+-- name: effect.outcome
+UPDATE effects SET state = :state, ended_at = :at, reason = :reason
+WHERE tenant = :tenant AND run = :run AND ordinal = :ordinal
+  AND ((state = 'started' AND attempt = :attempt) OR (effect = 'read' AND state IN ('planned', 'approved'))
+    OR (:unstarted = 1 AND state IN ('planned', 'approved')))
+RETURNING ordinal
+
+-- name: effect.set
+UPDATE effects SET state = :state, ended_at = :at, arguments = coalesce(:arguments, arguments), hash = coalesce(:hash, hash)
+WHERE tenant = :tenant AND run = :run AND ordinal = :ordinal
+
+-- name: effect.late
+UPDATE effects SET evidence = :evidence WHERE tenant = :tenant AND run = :run AND ordinal = :ordinal
+
+-- name: effect.told
+UPDATE effects SET told = :state WHERE tenant = :tenant AND run = :run AND ordinal = :ordinal
+
+-- name: effect.get
+SELECT {effect} FROM effects WHERE tenant = :tenant AND run = :run AND ordinal = :ordinal
+
+-- name: effect.of_run
+SELECT {effect} FROM effects WHERE tenant = :tenant AND run = :run ORDER BY ordinal
+
+-- name: effect.list
+SELECT {effect} FROM effects WHERE tenant = :tenant
+  AND (:session IS NULL OR session = :session) AND (:state IS NULL OR state = :state)
+  AND (:before IS NULL OR run < :before)
+ORDER BY run DESC, ordinal LIMIT :limit
+
+-- name: effect.untold
+SELECT {effect} FROM effects WHERE tenant = :tenant AND session = :session AND run <> :run AND attempt > 0
+  AND effect <> 'read' AND (told IS NULL OR told <> state)
+  AND run IN (SELECT id FROM runs r WHERE r.tenant = :tenant AND r.session = :session
+    AND r.state IN ('failed', 'cancelled', 'expired', 'parked'))
+ORDER BY run, ordinal
+
+-- name: effect.unknown_in_session
+SELECT run, ordinal FROM effects WHERE tenant = :tenant AND session = :session AND state = 'unknown' LIMIT 1
+
+-- name: effect.erase
+UPDATE effects SET arguments = '{}', reason = NULL, evidence = NULL WHERE tenant = :tenant AND session = :session
+
+-- name: ask.insert
+INSERT INTO asks (tenant, id, run, session, user_id, kind, effect, tool, arguments, hash, question, state, opened_at, expires_at)
+VALUES (:tenant, :id, :run, :session, :user_id, :kind, :effect, :tool, :arguments, :hash, :question, 'open', :at, :expires_at)
+
+-- name: ask.get
+SELECT {ask} FROM asks WHERE tenant = :tenant AND id = :id
+
+-- name: ask.list
+SELECT {ask} FROM asks WHERE tenant = :tenant
+  AND (:run IS NULL OR run = :run) AND (:session IS NULL OR session = :session)
+  AND (:user_id IS NULL OR user_id = :user_id) AND (:state IS NULL OR state = :state)
+ORDER BY opened_at, id LIMIT :limit
+
+-- name: ask.of_effect
+SELECT {ask} FROM asks WHERE tenant = :tenant AND effect = :effect AND state = 'open' AND kind = :kind
+
+-- name: ask.decide
+UPDATE asks SET state = :state, decision = :decision, decided_by = :decided_by, door = :door, decided_at = :at
+WHERE tenant = :tenant AND id = :id AND state = 'open'
+RETURNING id
+
+-- name: ask.close_all
+UPDATE asks SET state = 'closed' WHERE tenant = :tenant AND run = :run AND state = 'open' AND kind <> 'unknown_effect'
+
+-- name: ask.erase
+UPDATE asks SET arguments = '{}', question = '', decision = NULL WHERE tenant = :tenant AND session = :session
+
+-- name: ask.expirable
+SELECT id, expires_at FROM asks WHERE tenant = :tenant AND state = 'open' AND expires_at IS NOT NULL
+ORDER BY expires_at LIMIT 100
+
+-- name: act.insert
+INSERT INTO acts (tenant, at, actor, door, act, subject, note) VALUES (:tenant, :at, :actor, :door, :act, :subject, :note)
+
+-- name: act.list
+SELECT at, actor, door, act, subject, note FROM acts WHERE tenant = :tenant ORDER BY n DESC LIMIT :limit
+
+-- name: blob.insert
+INSERT INTO blobs (tenant, digest, size, renewed_at) VALUES (:tenant, :digest, :size, :at)
+ON CONFLICT (tenant, digest) DO UPDATE SET renewed_at = excluded.renewed_at
+
+-- name: blob.use
+INSERT INTO blob_uses (tenant, digest, run) VALUES (:tenant, :digest, :run) ON CONFLICT (tenant, digest, run) DO NOTHING
+
+-- name: blob.unused
+SELECT digest FROM blobs WHERE tenant = :tenant AND renewed_at < :before
+  AND NOT EXISTS (SELECT 1 FROM blob_uses u WHERE u.tenant = blobs.tenant AND u.digest = blobs.digest) LIMIT 100
+
+-- name: blob.drop
+DELETE FROM blobs WHERE tenant = :tenant AND digest = :digest AND renewed_at < :before
+  AND NOT EXISTS (SELECT 1 FROM blob_uses u WHERE u.tenant = blobs.tenant AND u.digest = blobs.digest)
+RETURNING digest
+
+-- name: blob.used_by_session
+DELETE FROM blob_uses WHERE tenant = :tenant AND run IN (SELECT id FROM runs r WHERE r.tenant = :tenant AND r.session = :session)
+
+-- name: tenant.list
+SELECT tenant FROM tenants ORDER BY tenant
+
+-- name: meta.get
+SELECT value FROM meta WHERE key = :key
+
+-- name: meta.set
+INSERT INTO meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE SET value = excluded.value

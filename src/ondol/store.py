@@ -1,0 +1,49 @@
+"""What does Ondol ask of a database?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ParamSpec, Protocol, TypeVar
+
+from ondol.transactions import Tx
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Store(Protocol):
+    """Runs the functions of ``transactions``, and keeps blobs. It holds no rule of its own.
+
+    ``write`` runs one function in one transaction and returns when that is durable. It may run the function several
+    times, but only one run's writes stay. An exception of the function means that nothing was written, and travels
+    on. Once handed over, a transaction is awaited to its end even if the caller is cancelled.
+    Raises StoreFull, StoreBusy, StoreCorrupt, OutcomeUnknown.
+
+    ``read`` runs a function that writes nothing on one consistent snapshot, which ends before ``read`` returns.
+
+    ``on_change`` (given to ``open``) is called in the event loop when another process changed the store.
+    """
+
+    async def open(self, on_change: Callable[[], None]) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def drives(self) -> bool:
+        """May this process claim runs? Asks for the right if nobody has it; once given it is kept until ``close``."""
+        ...
+
+    async def write(self, tx: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+    async def read(self, tx: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+    async def put_blob(self, tenant: str, data: bytes) -> str:
+        """Keep bytes under their SHA-256 (hex, returned). Durable on return; the same bytes twice are kept once."""
+        ...
+
+    async def get_blob(self, tenant: str, digest: str) -> bytes:
+        """Raises NotFound, or StoreCorrupt when the bytes do not match their digest."""
+        ...
+
+    async def drop_blob(self, tenant: str, digest: str) -> None:
+        """Remove the bytes. Nothing happens if they are not there."""
+        ...

@@ -1,0 +1,1 @@
+"""Databases that Ondol is attached to."""

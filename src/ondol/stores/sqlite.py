@@ -1,0 +1,426 @@
+"""How does SQLite run a transaction?
+
+One writer connection on its own thread commits in groups: transactions that wait together share one fsync, each in a
+savepoint. Nobody is told before COMMIT. A full disk can roll back the whole transaction under the savepoints; then
+each member runs again alone. Readers are read-only and never hold a snapshot across an await. A lock file, held as
+long as the process lives, decides who drives runs; other processes may read, submit, decide and cancel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import hashlib
+import logging
+import os
+import queue
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, ParamSpec, TypeVar
+
+import apsw
+
+from ondol.errors import NotFound, OndolError, StoreBusy, StoreCorrupt, StoreError, StoreFull, StoreTooNew
+from ondol.stores.migrations import migrations
+from ondol.transactions import STATEMENTS, Tx
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+log = logging.getLogger("ondol.store")
+
+BUSY_TIMEOUT = 10_000  # milliseconds that a write waits for another process's write
+_GROUP_LIMIT = 256  # transactions that share one commit
+_READERS = 2
+_POLL = 0.05  # seconds between looks for changes by other processes
+_STATEMENT_CACHE = 200  # prepared statements a connection keeps; all of ours fit
+_FSYNC_FAILED = frozenset({apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC})
+_EXIT_FSYNC_FAILED = 74  # EX_IOERR of sysexits.h
+
+
+@dataclass(slots=True)
+class _Job:
+    """One transaction on its way through a thread."""
+
+    make: Callable[[], Tx[Any]]
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[Any]
+    result: Any = None
+    error: BaseException | None = None
+
+
+@dataclass(slots=True)
+class _Commits:
+    """Seen by tests and benchmarks: how many transactions shared how many commits."""
+
+    transactions: int = 0
+    commits: int = 0
+
+
+class SqliteStore:
+    """A store in one SQLite file, with its blobs in a folder beside it (``<file>.blobs``)."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path).absolute()
+        self.blobs = Path(f"{self.path}.blobs")
+        self.commits = _Commits()
+        self._writes: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._reads: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._lock: IO[str] | None = None
+        self._writer: apsw.Connection | None = None
+        self._on_change: Callable[[], None] = lambda: None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    # --- open and close -----------------------------------------------------------------------------------------
+
+    async def open(self, on_change: Callable[[], None]) -> None:
+        self._loop, self._on_change = asyncio.get_running_loop(), on_change
+        self._writer = await asyncio.to_thread(_open_for_writing, self.path)
+        self._threads = [threading.Thread(target=self._write_loop, args=(self._writer,), name="ondol-writer", daemon=True)]
+        for n in range(_READERS):
+            self._threads.append(threading.Thread(target=self._read_loop, name=f"ondol-reader-{n}", daemon=True))
+        for thread in self._threads:
+            thread.start()
+
+    async def close(self) -> None:
+        if not self._threads:
+            return
+        self._writes.put(None)
+        for _ in range(_READERS):
+            self._reads.put(None)
+        for thread in self._threads:
+            await asyncio.to_thread(thread.join)
+        self._threads = []
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    async def drives(self) -> bool:
+        if self._lock is not None:
+            return True
+        file = open(f"{self.path}.lock", "a+")  # noqa: SIM115 - held for the life of the process
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            return False
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        self._lock = file
+        if self._writer is not None:
+            self._writer.execute("PRAGMA wal_autocheckpoint = 1000")
+        return True
+
+    # --- transactions -------------------------------------------------------------------------------------------
+
+    async def write(self, tx: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._submit(self._writes, lambda: tx(*args, **kwargs))
+
+    async def read(self, tx: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._submit(self._reads, lambda: tx(*args, **kwargs))
+
+    async def _submit(self, jobs: queue.SimpleQueue[_Job | None], make: Callable[[], Tx[T]]) -> T:
+        if not self._threads:
+            raise StoreError(f"{self.path} is not open")
+        loop = asyncio.get_running_loop()
+        job = _Job(make, loop, loop.create_future())
+        jobs.put(job)
+        try:
+            return await asyncio.shield(job.future)  # type: ignore[no-any-return]
+        except asyncio.CancelledError:
+            # It may be committed at this moment: wait for its end, then let the cancellation travel on.
+            while not job.future.done():
+                try:
+                    await asyncio.shield(asyncio.wait([job.future]))
+                except asyncio.CancelledError:
+                    continue
+            if not job.future.cancelled():
+                job.future.exception()
+            raise
+
+    def _write_loop(self, connection: apsw.Connection) -> None:
+        seen = _data_version(connection)
+        while True:
+            try:
+                job = self._writes.get(timeout=_POLL)
+            except queue.Empty:
+                now = _data_version(connection)
+                if now != seen:
+                    seen = now
+                    _call(self._loop, self._on_change)
+                continue
+            jobs: list[_Job] = []
+            while job is not None:
+                jobs.append(job)
+                if len(jobs) >= _GROUP_LIMIT:
+                    break
+                try:
+                    job = self._writes.get_nowait()
+                except queue.Empty:
+                    break
+            if jobs:
+                self._commit(connection, jobs)
+            if job is None:
+                connection.close()
+                return
+
+    def _commit(self, connection: apsw.Connection, jobs: list[_Job]) -> None:
+        if len(jobs) > 1:
+            try:
+                self._commit_group(connection, jobs)
+            except apsw.Error as error:
+                _exit_if_fsync_failed(error, self.path)
+                _roll_back(connection)
+                for job in jobs:  # nobody was told: each again, alone
+                    self._commit_alone(connection, job)
+        else:
+            self._commit_alone(connection, jobs[0])
+        _deliver(jobs)
+
+    def _commit_group(self, connection: apsw.Connection, jobs: list[_Job]) -> None:
+        connection.execute("BEGIN IMMEDIATE")
+        for job in jobs:
+            connection.execute("SAVEPOINT member")
+            try:
+                job.result, job.error = _run(connection, job.make), None
+            except apsw.Error:
+                raise
+            except BaseException as refusal:
+                job.error = refusal
+                connection.execute("ROLLBACK TO member")
+            connection.execute("RELEASE member")
+        connection.execute("COMMIT")
+        self.commits.commits += 1
+        self.commits.transactions += len(jobs)
+
+    def _commit_alone(self, connection: apsw.Connection, job: _Job) -> None:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            job.result, job.error = _run(connection, job.make), None
+            connection.execute("COMMIT")
+            self.commits.commits += 1
+            self.commits.transactions += 1
+        except apsw.Error as error:
+            _exit_if_fsync_failed(error, self.path)
+            _roll_back(connection)
+            job.error = _translated(error, self.path)
+        except BaseException as refusal:
+            _roll_back(connection)
+            job.error = refusal
+
+    def _read_loop(self) -> None:
+        connection: apsw.Connection | None = None
+        while (job := self._reads.get()) is not None:
+            try:
+                connection = connection or _open_for_reading(self.path)
+                connection.execute("BEGIN")
+                try:
+                    job.result = _run(connection, job.make)
+                finally:
+                    _roll_back(connection)
+            except apsw.Error as error:
+                job.error = _translated(error, self.path)
+            except BaseException as refusal:
+                job.error = refusal
+            _deliver([job])
+        if connection is not None:
+            connection.close()
+
+    # --- blobs --------------------------------------------------------------------------------------------------
+
+    async def put_blob(self, tenant: str, data: bytes) -> str:
+        digest = hashlib.sha256(data).hexdigest()
+        await asyncio.to_thread(_write_blob, self._blob(tenant, digest), data)
+        return digest
+
+    async def get_blob(self, tenant: str, digest: str) -> bytes:
+        path = self._blob(tenant, digest)
+        try:
+            data = await asyncio.to_thread(path.read_bytes)
+        except FileNotFoundError as error:
+            raise NotFound(f"blob {digest} is not in {self.blobs}: restore a backup, or send it again") from error
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise StoreCorrupt(f"{path} does not match its digest: restore a backup (ondol db restore)")
+        return data
+
+    async def drop_blob(self, tenant: str, digest: str) -> None:
+        await asyncio.to_thread(self._blob(tenant, digest).unlink, missing_ok=True)
+
+    def _blob(self, tenant: str, digest: str) -> Path:
+        folder = hashlib.sha256(tenant.encode()).hexdigest()[:16]  # a tenant's name may not be a file name
+        return self.blobs / folder / digest[:2] / digest
+
+
+# --- connections ------------------------------------------------------------------------------------------------
+
+
+def _open_for_writing(path: Path) -> apsw.Connection:
+    """Open, check and migrate the file.
+
+    Raises:
+        StoreCorrupt, StoreTooNew: the file is left as it is.
+        StoreError: it cannot be opened.
+    """
+    _refuse_what_is_no_store(path)
+    try:
+        connection = apsw.Connection(str(path), statementcachesize=_STATEMENT_CACHE)
+        connection.set_busy_timeout(BUSY_TIMEOUT)
+        _migrate(connection, path)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA wal_autocheckpoint = 0")  # the driver checkpoints
+    except apsw.Error as error:
+        raise _translated(error, path) from error
+    return connection
+
+
+def _open_for_reading(path: Path) -> apsw.Connection:
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, statementcachesize=_STATEMENT_CACHE)
+    connection.set_busy_timeout(BUSY_TIMEOUT)
+    connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+def _refuse_what_is_no_store(path: Path) -> None:
+    if not path.parent.is_dir():
+        raise StoreError(f"the folder {path.parent} does not exist: make it, or name another file")
+    if not path.exists():
+        if Path(f"{path}-wal").exists():
+            raise StoreCorrupt(f"{path} is gone but {path}-wal is there: put the file back or restore a backup")
+        return
+    with path.open("rb") as file:
+        magic = file.read(16)
+    if magic and magic != b"SQLite format 3\0":
+        raise StoreCorrupt(f"{path} is not a SQLite file, or its first page is damaged: restore a backup")
+
+
+def _migrate(connection: apsw.Connection, path: Path) -> None:
+    steps = migrations()
+    version = _version(connection)
+    if version == 0 and connection.execute("SELECT count(*) FROM sqlite_schema").get:
+        raise StoreCorrupt(f"{path} holds tables that are not Ondol's: name another file")
+    if version > len(steps):
+        raise StoreTooNew(f"{path} has schema {version}, this version of Ondol knows {len(steps)}: upgrade Ondol")
+    if version == len(steps):
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for number, text in enumerate(steps[_version(connection) :], start=_version(connection) + 1):
+            connection.execute(text)
+            connection.execute(f"PRAGMA user_version = {number}")
+        connection.execute("COMMIT")
+    except BaseException:
+        _roll_back(connection)
+        raise
+
+
+def _version(connection: apsw.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").get)
+
+
+def _data_version(connection: apsw.Connection) -> int:
+    return int(connection.execute("PRAGMA data_version").get)
+
+
+def _run(connection: apsw.Connection, make: Callable[[], Tx[T]]) -> T:
+    """Drive one transaction function over the connection."""
+    tx = make()
+    execute = connection.execute
+    try:
+        batch = next(tx)
+        while True:
+            batch = tx.send([execute(STATEMENTS[name], params).fetchall() for name, params in batch])
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+
+
+def _roll_back(connection: apsw.Connection) -> None:
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
+
+
+def _exit_if_fsync_failed(error: apsw.Error, path: Path) -> None:
+    """After a failed fsync nobody knows what is on the disk, and asking again would say yes: stop at once."""
+    if getattr(error, "extendedresult", 0) in _FSYNC_FAILED:
+        log.critical("fsync of %s failed: the process stops, start it again when the disk is healthy", path)
+        os._exit(_EXIT_FSYNC_FAILED)
+
+
+def _translated(error: apsw.Error, path: Path) -> OndolError:
+    match error:
+        case apsw.FullError():
+            new: StoreError = StoreFull(f"no space left for {path}: free some, then try again")
+        case apsw.BusyError() | apsw.LockedError():
+            new = StoreBusy(f"{path} is locked by another process for too long: try again")
+        case apsw.CorruptError() | apsw.NotADBError():
+            new = StoreCorrupt(f"{path} is damaged ({error}): restore a backup (ondol db restore)")
+        case apsw.CantOpenError():
+            new = StoreError(f"{path} cannot be opened ({error}): look at the folder and its permissions")
+        case apsw.ReadOnlyError():
+            new = StoreError(f"{path} cannot be written ({error}): look at its permissions")
+        case apsw.IOError():
+            new = StoreError(f"reading or writing {path} failed ({error}): look at the disk, then try again")
+        case _:
+            new = StoreError(f"{path}: {error}")
+    new.__cause__ = error
+    return new
+
+
+def _deliver(jobs: list[_Job]) -> None:
+    by_loop: dict[asyncio.AbstractEventLoop, list[_Job]] = {}
+    for job in jobs:
+        by_loop.setdefault(job.loop, []).append(job)
+    for loop, of_loop in by_loop.items():
+        _call(loop, lambda of_loop=of_loop: [_resolve(job) for job in of_loop])  # type: ignore[misc]
+
+
+def _resolve(job: _Job) -> None:
+    if job.future.done():
+        return
+    if job.error is not None:
+        job.future.set_exception(job.error)
+    else:
+        job.future.set_result(job.result)
+
+
+def _call(loop: asyncio.AbstractEventLoop | None, callback: Callable[[], Any]) -> None:
+    try:
+        if loop is not None:
+            loop.call_soon_threadsafe(callback)
+    except RuntimeError:
+        log.debug("the event loop is closed, nobody waits any more")
+
+
+def _write_blob(path: Path, data: bytes) -> None:
+    """Temp file, fsync, rename, fsync of the folder: whole or not there."""
+    if path.exists():
+        os.utime(path)  # renewed, so that a collection that runs now leaves it
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException as error:
+        Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise StoreFull(f"{path.parent} cannot take {len(data)} bytes ({error.strerror}): free some space") from error
+        raise
+    for folder in (path.parent, path.parent.parent, path.parent.parent.parent):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+__all__ = ["SqliteStore"]

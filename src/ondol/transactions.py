@@ -1,0 +1,1114 @@
+"""What is written together?
+
+T0 to T9 and the other changes, each one function. A function yields *batches* of statements that do not need each
+other's rows, receives their rows, checks them, and returns; a store runs it inside one transaction. A check that
+fails raises, and then nothing of it was written. A function may be run again from the start, so it keeps no state.
+
+Who may write: the holder of a run names its ``Claim`` and touches nothing unless ``run.hold`` finds exactly that
+claim. Everybody else inserts a signal while a run is held, and acts at once where nobody holds it, raising the fence.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import re
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+from ondol import effects, events, ids, journal, lifecycle, messages, values
+from ondol.errors import (
+    AlreadyDecided,
+    AskClosed,
+    CancelRequested,
+    ClaimLost,
+    InvalidInput,
+    NotFound,
+    OperationExpired,
+    OperationMismatch,
+    RevisionConflict,
+    SessionBusy,
+    SignalsUnread,
+)
+from ondol.records import AskRow, EffectRow, RunRow, SessionRow, columns
+
+Row: TypeAlias = tuple[Any, ...]
+Statement: TypeAlias = tuple[str, Mapping[str, Any]]
+T = TypeVar("T")
+Tx: TypeAlias = Generator[list[Statement], list[list[Row]], T]
+
+REPLY_KEPT = 30 * 24 * 3600 * 1_000_000  # microseconds that the reply of a completed operation is kept
+
+
+def _read_statements() -> dict[str, str]:
+    text = importlib.resources.files("ondol").joinpath("statements.sql").read_text("utf-8")
+    rows = {"run": RunRow, "session": SessionRow, "effect": EffectRow, "ask": AskRow}
+    for name, row in rows.items():
+        text = text.replace("{" + name + "}", columns(row))
+    parts = re.split(r"^-- name: (\S+)\n", text, flags=re.M)[1:]
+    return dict(zip(parts[::2], (p.strip() for p in parts[1::2]), strict=True))
+
+
+#: The text of each statement, by name.
+STATEMENTS: Mapping[str, str] = _read_statements()
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The right to drive a run. ``head`` is the session's revision at the claim."""
+
+    tenant: str
+    run: str
+    session: str
+    fence: int
+    head: int
+
+
+# --- pieces -----------------------------------------------------------------------------------------------------
+
+
+def _hold(claim: Claim, n: int, at: int) -> Statement:
+    return "run.hold", {"tenant": claim.tenant, "run": claim.run, "fence": claim.fence, "n": n, "at": at}
+
+
+def _held(rows: list[Row], claim: Claim, *, cancel: bool = True, unread: bool = True) -> int:
+    """The first sequence for the holder's entries. ``cancel`` and ``unread`` say whether those are tolerated."""
+    if not rows:
+        raise ClaimLost(f"run {claim.run} is not held with fence {claim.fence} any more")
+    seq, cancelled, waiting = rows[0]
+    if cancelled and not cancel:
+        raise CancelRequested(f"run {claim.run} is being cancelled")
+    if waiting and not unread:
+        raise SignalsUnread(f"run {claim.run} has signals that were not read")
+    return int(seq)
+
+
+def _append(
+    tenant: str, run: str, fence: int, seq: int, at: int, entries: Sequence[events.Entry]
+) -> tuple[Statement, journal.Batch]:
+    body = journal.dumps(entries)
+    row = {
+        "tenant": tenant, "run": run, "seq": seq, "n": len(entries), "fence": fence, "at": at, "v": journal.VERSION,
+        "body": body, "sum": journal.checksum(run, seq, fence, at, body),
+    }  # fmt: skip
+    return ("entry.insert", row), journal.Batch(seq, fence, at, tuple(entries))
+
+
+def _message(tenant: str, run: str, ordinal: int, body: str) -> Statement:
+    checksum = journal.message_checksum(run, ordinal, body)
+    return "message.insert", {"tenant": tenant, "run": run, "ordinal": ordinal, "body": body, "sum": checksum}
+
+
+def _run_row(rows: list[Row], run: str) -> RunRow:
+    if not rows:
+        raise NotFound(f"there is no run {run!r}: 'ondol runs' lists them")
+    return RunRow(*rows[0])
+
+
+def _act(tenant: str, at: int, actor: str, door: str, act: str, subject: str, note: str = "") -> Statement:
+    """A human act, kept for the audit. ``note`` is the person's own word of why; it may hold no content."""
+    return "act.insert", {
+        "tenant": tenant, "at": at, "actor": actor, "door": door, "act": act, "subject": subject, "note": note,
+    }  # fmt: skip
+
+
+# --- T0 accept --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRun:
+    """All that T0 writes. ``definition`` is the agent's description as JSON text, ``input`` a stored message."""
+
+    tenant: str
+    run: str
+    session: str
+    user_id: str
+    operation_id: str
+    fingerprint: str
+    agent: str
+    definition: str
+    definition_digest: str
+    trigger: str
+    door: str
+    zone: str | None
+    input: str
+    blobs: Sequence[tuple[str, int]] = ()  # digest, size in bytes
+    expected_revision: int | None = None
+    reject_if_busy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """``created`` is False when the operation was known; ``wake`` when a worker should look at the run."""
+
+    run: RunRow
+    created: bool
+    wake: bool
+
+
+def accept(new: NewRun, at: int) -> Tx[Accepted]:
+    """T0. A known operation is answered before revision and queue are looked at."""
+    key = {"tenant": new.tenant, "user_id": new.user_id, "operation_id": new.operation_id}
+    of_session = {"tenant": new.tenant, "session": new.session}
+    known, session_rows, unfinished = yield [
+        ("run.by_operation", key),
+        ("session.get", of_session),
+        ("run.unfinished_in_session", of_session),
+    ]
+    if known:
+        return (yield from _known(RunRow(*known[0]), new, at))
+    session = SessionRow(*session_rows[0]) if session_rows else None
+    if new.expected_revision is not None:
+        actual = session.revision if session else 0
+        if unfinished:
+            run, state = unfinished[0]
+            why = f"has the unfinished run {run} ({state}), so revision {new.expected_revision} will not last"
+            raise RevisionConflict(new.session, new.expected_revision, actual, why)
+        if actual != new.expected_revision:
+            raise RevisionConflict(new.session, new.expected_revision, actual)
+    if new.reject_if_busy and unfinished:
+        raise SessionBusy(new.session, *unfinished[0])
+
+    place = session.next_place if session else 0
+    if session is None:
+        yield [("tenant.insert", {"tenant": new.tenant})]
+        place_session: Statement = ("session.insert", of_session | {"next_place": 1, "at": at})
+    elif session.deleted_at is not None:
+        place_session = ("session.again", of_session | {"next_place": place + 1, "at": at})
+    else:
+        place_session = ("session.place", of_session)
+    accepted = events.RunAccepted(agent=new.agent, session=new.session, trigger=new.trigger)
+    append, _ = _append(new.tenant, new.run, 0, 1, at, [accepted])
+    row = {
+        "tenant": new.tenant, "run": new.run, "session": new.session, "user_id": new.user_id,
+        "operation_id": new.operation_id, "fingerprint": new.fingerprint, "agent": new.agent,
+        "definition": new.definition_digest, "trigger": new.trigger, "door": new.door, "zone": new.zone,
+        "place": place, "at": at,
+    }  # fmt: skip
+    definition = {"tenant": new.tenant, "digest": new.definition_digest, "body": new.definition}
+    *_, inserted = yield [
+        place_session,
+        ("run.insert", row),
+        ("definition.insert", definition),
+        append,
+        _message(new.tenant, new.run, 1, new.input),
+        *(("blob.insert", {"tenant": new.tenant, "digest": d, "size": size, "at": at}) for d, size in new.blobs),
+        *(("blob.use", {"tenant": new.tenant, "digest": d, "run": new.run}) for d, _ in new.blobs),
+        ("run.get", {"tenant": new.tenant, "run": new.run}),
+    ]
+    return Accepted(RunRow(*inserted[0]), created=True, wake=not unfinished)
+
+
+def _known(run: RunRow, new: NewRun, at: int) -> Tx[Accepted]:
+    """The same operation id again: the table of the contract, row by row."""
+    if run.fingerprint != new.fingerprint:
+        raise OperationMismatch(
+            f"operation {new.operation_id!r} was used before with another agent, session, input or attachment: "
+            "choose a new operation id"
+        )
+    if run.state == "completed":
+        if run.reply is None or (run.ended_at or 0) + REPLY_KEPT <= at:
+            raise OperationExpired(
+                f"operation {new.operation_id!r} was completed by run {run.id}, its reply is no longer kept: "
+                "read the session, or choose a new operation id"
+            )
+        return Accepted(run, created=False, wake=False)
+    if run.state == "failed" and run.retryable:
+        return (yield from _retry(run, at))
+    return Accepted(run, created=False, wake=run.state == "queued")
+
+
+def _retry(run: RunRow, at: int) -> Tx[Accepted]:
+    """A retryable run goes on from its journal, at the tail of its session's queue."""
+    ((place,),) = yield [("session.place", {"tenant": run.tenant, "session": run.session})]
+    again = yield from _queue_again(run, "retried", at, place=place[0], deaths=0)
+    return Accepted(again, created=False, wake=True)
+
+
+def _queue_again(
+    run: RunRow,
+    why: str,
+    at: int,
+    *,
+    place: int | None = None,
+    deaths: int | None = None,
+    before: Sequence[events.Entry] = (),
+    also: Sequence[Statement] = (),
+) -> Tx[RunRow]:
+    """Put a run back into its queue by compare-and-swap, with ``before`` written ahead of ``run.queued``."""
+    deaths = run.deaths if deaths is None else deaths
+    entries = [*before, events.RunQueued(why=why, deaths=deaths)]
+    (moved,) = yield [
+        ("run.queue_again", {
+            "tenant": run.tenant, "run": run.id, "state": run.state, "fence": run.fence, "fence_up": 1,
+            "place": place, "n": len(entries), "deaths": deaths, "at": at,
+        })
+    ]  # fmt: skip
+    if not moved:
+        raise ClaimLost(f"run {run.id} moved on while it was looked at")
+    seq, fence = moved[0]
+    append, _ = _append(run.tenant, run.id, fence, seq, at, entries)
+    *_, rows = yield [append, *also, ("run.get", {"tenant": run.tenant, "run": run.id})]
+    return RunRow(*rows[0])
+
+
+# --- T1 claim ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """All that the holder needs to go on, read in the claim's own transaction."""
+
+    run: RunRow
+    claim: Claim
+    session: SessionRow
+    batches: tuple[journal.Batch, ...]
+    messages: Mapping[int, str]
+    untold_runs: tuple[tuple[RunRow, str], ...]  # with the input's stored body
+    untold_effects: tuple[EffectRow, ...]
+
+
+def claim(tenant: str, run: str, owner: str, at: int) -> Tx[Claimed | None]:
+    """T1: fence + 1, owner, head. None when it is not this run's turn."""
+    key = {"tenant": tenant, "run": run}
+    (rows,) = yield [("run.claim", key | {"owner": owner, "at": at, "max_deaths": lifecycle.MAX_DEATHS})]
+    if not rows:
+        return None
+    row = RunRow(*rows[0])
+    entry = events.RunStarted() if row.fence == 1 else events.RunResumed()
+    append, _ = _append(tenant, run, row.fence, row.next_seq - 1, at, [entry])
+    of_session = {"tenant": tenant, "session": row.session, "run": run}
+    _, stored, bodies, session, untold, untold_effects = yield [
+        append,
+        ("entry.list", key | {"after": 0}),
+        ("message.of_run", key),
+        ("session.get", of_session),
+        ("run.untold", of_session),
+        ("effect.untold", of_session),
+    ]
+    inputs: list[list[Row]] = []
+    untold_runs = [RunRow(*r) for r in untold]
+    if untold_runs:
+        inputs = yield [("message.one", {"tenant": tenant, "run": r.id, "ordinal": 1}) for r in untold_runs]
+    assert row.head is not None
+    return Claimed(
+        run=row,
+        claim=Claim(tenant, run, row.session, row.fence, row.head),
+        session=SessionRow(*session[0]),
+        batches=tuple(journal.loads(run, *stored_row) for stored_row in stored),
+        messages={o: _checked(run, o, body, total) for o, body, total in bodies},
+        untold_runs=tuple((r, i[0][1] if i else "") for r, i in zip(untold_runs, inputs, strict=True)),
+        untold_effects=tuple(EffectRow(*r) for r in untold_effects),
+    )
+
+
+def _checked(run: str, ordinal: int, body: str, stored_sum: int) -> str:
+    journal.check_message(run, ordinal, body, stored_sum)
+    return body
+
+
+# --- T2 context, and small entries of the holder ----------------------------------------------------------------
+
+
+def note_down(claim: Claim, at: int, entries: Sequence[events.Entry], *bodies: tuple[int, str]) -> Tx[journal.Batch]:
+    """T2, and a failed model attempt: entries of the holder that change nothing else. ``bodies`` are messages."""
+    (held,) = yield [_hold(claim, len(entries), at)]
+    append, batch = _append(claim.tenant, claim.run, claim.fence, _held(held, claim), at, entries)
+    yield [append, *(_message(claim.tenant, claim.run, o, body) for o, body in bodies)]
+    return batch
+
+
+# --- T3 answer --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedCall:
+    """One call of an answer. ``refusal`` is the stored result of a call that is refused at once."""
+
+    entry: events.EffectPlanned
+    call_id: str
+    key: str
+    arguments: str
+    hash: str
+    decision: str
+    question: str = ""
+    expires_at: int | None = None
+    refusal: str | None = None
+    refusal_reason: str = ""
+
+
+def answer(
+    claim: Claim,
+    user_id: str,
+    at: int,
+    completed: events.ModelCompleted,
+    body: str,
+    calls: Sequence[PlannedCall],
+    also: Sequence[events.Entry] = (),
+) -> Tx[journal.Batch]:
+    """T3: the answer, its usage, and every call as a planned effect with its decision and, where needed, its ask."""
+    entries: list[events.Entry] = [completed]
+    writes: list[Statement] = [_message(claim.tenant, claim.run, completed.message, body)]
+    usage = {"tokens_in": completed.input, "tokens_out": completed.output}
+    writes.append(("run.answered", {"tenant": claim.tenant, "run": claim.run} | usage))
+    for call in calls:
+        planned = call.entry
+        state: effects.EffectState = "failed" if call.refusal is not None else "asked" if planned.ask else "planned"
+        entries.append(planned)
+        writes.append(("effect.insert", {
+            "tenant": claim.tenant, "run": claim.run, "session": claim.session, "ordinal": planned.call,
+            "tool": planned.tool, "effect": planned.effect, "call_id": call.call_id, "reply": planned.reply,
+            "key": call.key, "arguments": call.arguments, "hash": call.hash, "state": state, "decision": call.decision,
+        }))  # fmt: skip
+        if call.refusal is not None:
+            entries.append(events.EffectFailed(call=planned.call, reason=call.refusal_reason))
+            writes.append(_message(claim.tenant, claim.run, planned.reply, call.refusal))
+        if planned.ask:
+            entries.append(events.AskOpened(ask=planned.ask, ask_kind="approval", call=planned.call))
+            writes.append(_ask(
+                claim.tenant, planned.ask, claim.run, claim.session, user_id, "approval", at,
+                effect=ids.effect_id(claim.run, planned.call), tool=planned.tool, arguments=call.arguments,
+                hash=call.hash, question=call.question, expires_at=call.expires_at,
+            ))  # fmt: skip
+    entries.extend(also)
+    (held,) = yield [_hold(claim, len(entries), at)]
+    append, batch = _append(claim.tenant, claim.run, claim.fence, _held(held, claim, cancel=False), at, entries)
+    yield [append, *writes]
+    return batch
+
+
+def _ask(
+    tenant: str, id: str, run: str, session: str, user_id: str, kind: events.AskKind, at: int, *, question: str,
+    effect: str | None = None, tool: str | None = None, arguments: str = "{}", hash: str = "",
+    expires_at: int | None = None,
+) -> Statement:  # fmt: skip
+    return "ask.insert", {
+        "tenant": tenant, "id": id, "run": run, "session": session, "user_id": user_id, "kind": kind,
+        "effect": effect, "tool": tool, "arguments": arguments, "hash": hash, "question": question,
+        "at": at, "expires_at": expires_at,
+    }  # fmt: skip
+
+
+# --- T4 started, T5 outcome -------------------------------------------------------------------------------------
+
+
+def started(claim: Claim, at: int, call: int, attempt: int, deadline: int) -> Tx[journal.Batch]:
+    """T4: its own commit right before dispatch. Refused while a cancel or any signal is there."""
+    key = {"tenant": claim.tenant, "run": claim.run}
+    effect = key | {"ordinal": call, "attempt": attempt, "deadline": deadline, "at": at}
+    held, marked = yield [_hold(claim, 1, at), ("effect.start", effect)]
+    seq = _held(held, claim, cancel=False, unread=False)
+    if not marked:
+        raise ClaimLost(f"call {call} of run {claim.run} is not waiting for attempt {attempt}")
+    entry = events.EffectStarted(call=call, attempt=attempt, deadline=deadline)
+    append, batch = _append(claim.tenant, claim.run, claim.fence, seq, at, [entry])
+    yield [append, ("run.wrote", key)]
+    return batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How an attempt ended. ``body`` is the stored result message; an unknown has none, but a question."""
+
+    entry: events.EffectSucceeded | events.EffectFailed | events.EffectUnknown
+    attempt: int
+    reply: int
+    body: str = ""
+    reason: str = ""
+    unstarted: bool = False  # it may end without having started (a tool that is gone)
+    tool: str = ""
+    arguments: str = "{}"
+    hash: str = ""
+    question: str = ""
+
+
+def outcome(
+    claim: Claim, user_id: str, at: int, done: Outcome, also: Sequence[events.Entry] = ()
+) -> Tx[journal.Batch]:
+    """T5. Requires the effect to be started with this attempt (a read: planned). ``also`` may hold the next T2."""
+    entry = done.entry
+    state: effects.EffectState = (
+        "succeeded" if isinstance(entry, events.EffectSucceeded)
+        else "failed" if isinstance(entry, events.EffectFailed) else "unknown"
+    )  # fmt: skip
+    entries = [entry, *also]
+    held, marked = yield [
+        _hold(claim, len(entries), at),
+        ("effect.outcome", {
+            "tenant": claim.tenant, "run": claim.run, "ordinal": entry.call, "state": state, "at": at,
+            "attempt": done.attempt, "reason": done.reason or None, "unstarted": int(done.unstarted),
+        }),
+    ]  # fmt: skip
+    seq = _held(held, claim)
+    if not marked:
+        raise ClaimLost(f"call {entry.call} of run {claim.run} is not at attempt {done.attempt} any more")
+    append, batch = _append(claim.tenant, claim.run, claim.fence, seq, at, entries)
+    writes = [append, ("run.progressed", {"tenant": claim.tenant, "run": claim.run})]
+    if isinstance(entry, events.EffectUnknown):
+        writes.append(_ask(
+            claim.tenant, entry.ask, claim.run, claim.session, user_id, "unknown_effect", at,
+            effect=ids.effect_id(claim.run, entry.call), tool=done.tool, arguments=done.arguments, hash=done.hash,
+            question=done.question,
+        ))  # fmt: skip
+    else:
+        writes.append(_message(claim.tenant, claim.run, done.reply, done.body))
+    yield writes
+    return batch
+
+
+def late_outcome(tenant: str, run: str, call: int, evidence: str) -> Tx[None]:
+    """An outcome that came after the claim or the attempt was over: kept beside the effect, never in the journal."""
+    yield [("effect.late", {"tenant": tenant, "run": run, "ordinal": call, "evidence": evidence})]
+
+
+# --- T6 suspend -------------------------------------------------------------------------------------------------
+
+
+def suspend(claim: Claim, at: int, asks: Sequence[str]) -> Tx[journal.Batch]:
+    """T6. Fails if an ask was decided meanwhile (its signal is unread)."""
+    of_session = {"tenant": claim.tenant, "session": claim.session, "head": claim.head, "at": at}
+    held, raised = yield [_hold(claim, 1, at), ("session.raise", of_session)]
+    seq = _held(held, claim, cancel=False, unread=False)
+    revision = _raised(raised, claim)
+    entry = events.RunWaiting(asks=list(asks), revision=revision)
+    append, batch = _append(claim.tenant, claim.run, claim.fence, seq, at, [entry])
+    yield [append, ("run.suspend", {"tenant": claim.tenant, "run": claim.run})]
+    return batch
+
+
+def _raised(rows: list[Row], claim: Claim) -> int:
+    if not rows:
+        why = f"is not at revision {claim.head} any more"
+        raise RevisionConflict(claim.session, claim.head, claim.head, why)
+    return int(rows[0][0])
+
+
+# --- T7 decide --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What a person (or the clock) said to an ask.
+
+    ``kind``: approve, deny, expire (approvals) · happened, not_happened, give_up (unknown effects) · resume, fail
+    (parked runs). ``arguments`` replaces the arguments in full; ``result`` is an encoded value.
+    """
+
+    kind: str
+    arguments: dict[str, Any] | None = None
+    result: Any = None
+    evidence: str = ""
+    reason: str = ""
+
+    def dumps(self) -> str:
+        return values.dumps({
+            "kind": self.kind, "arguments": values.encode(self.arguments), "result": self.result,
+            "evidence": self.evidence, "reason": self.reason,
+        })  # fmt: skip
+
+    @staticmethod
+    def loads(stored: str) -> Decision:
+        raw = values.loads(stored)
+        return Decision(**raw | {"arguments": values.decode(raw["arguments"])})
+
+    def same_as(self, other: Decision) -> bool:
+        """The same word, whoever says it and why."""
+        mine, theirs = (values.encode(d.arguments) for d in (self, other))
+        return (self.kind, mine, self.result) == (other.kind, theirs, other.result)
+
+
+DECISIONS: Mapping[str, tuple[str, ...]] = {
+    "approval": ("approve", "deny", "expire"),
+    "unknown_effect": ("happened", "not_happened", "give_up"),
+    "parked": ("resume", "fail"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """The ask as it is stored now. ``run`` is the run's id if a worker should look at it."""
+
+    ask: AskRow
+    run: RunRow
+    wake: bool
+    first: bool
+
+
+def decide(tenant: str, ask_id: str, decision: Decision, by: str, door: str, at: int) -> Tx[Decided]:
+    """T7: decided once, by compare-and-swap. Wakes a waiting run; a parked one only by its own ask."""
+    (rows,) = yield [("ask.get", {"tenant": tenant, "id": ask_id})]
+    if not rows:
+        raise NotFound(f"there is no ask {ask_id!r}: 'ondol asks' lists the open ones")
+    ask = AskRow(*rows[0])
+    allowed = DECISIONS[ask.kind]
+    if decision.kind not in allowed:
+        said = ", ".join(a for a in allowed if a != "expire")
+        raise InvalidInput(f"ask {ask_id} ({ask.kind}) cannot be answered with {decision.kind!r}: say {said}")
+    (run_rows,) = yield [("run.get", {"tenant": tenant, "run": ask.run})]
+    run = _run_row(run_rows, ask.run)
+    if ask.state == "closed":
+        raise AskClosed(f"ask {ask_id} was closed when run {ask.run} ended ({run.state}): there is nothing to decide")
+    if ask.state != "open":
+        stored = Decision.loads(ask.decision or "{}")
+        if stored.same_as(decision):
+            return Decided(ask, run, wake=False, first=False)
+        raise AlreadyDecided(f"ask {ask_id} was decided before: {stored.kind!r} by {ask.decided_by}")
+    (marked,) = yield [("ask.decide", {
+        "tenant": tenant, "id": ask_id, "state": "expired" if decision.kind == "expire" else "decided",
+        "decision": decision.dumps(), "decided_by": by, "door": door, "at": at,
+    })]  # fmt: skip
+    if not marked:
+        raise AlreadyDecided(f"ask {ask_id} was decided at this moment by somebody else: look at it again")
+    if decision.kind != "expire":
+        yield [_act(tenant, at, by, door, f"ask.{decision.kind}", ask_id, decision.reason or decision.evidence)]
+    (rows,) = yield [("ask.get", {"tenant": tenant, "id": ask_id})]
+    ask = AskRow(*rows[0])
+
+    wake = False
+    if run.state == "running":
+        yield _signal(run, "ask", ask_id, at)
+    elif ask.kind == "parked":
+        if decision.kind == "fail":
+            failed = events.RunFailed(code="parked", message=decision.reason or "a person ended the parked run")
+            before = [_asked(ask, decision)]
+            run = (yield from _end(run, at, failed, before=before)).run
+        else:
+            ((place,),) = yield [("session.place", {"tenant": tenant, "session": run.session})]
+            before = [_asked(ask, decision)]
+            run = yield from _queue_again(run, "decided", at, place=place[0], deaths=0, before=before)
+            wake = True
+    else:
+        (effect_rows,) = yield [("effect.get", _effect_key(ask))]
+        entries, writes = _settlement(ask, EffectRow(*effect_rows[0]), decision, run.state in lifecycle.ENDED, at)
+        if run.state == "waiting":
+            raised: Statement = ("session.raise", {"tenant": tenant, "session": run.session, "head": None, "at": at})
+            run = yield from _queue_again(run, "decided", at, before=entries, also=[*writes, raised])
+        else:
+            run = yield from _touch(run, at, entries, writes)
+        wake = run.state == "queued"
+    return Decided(ask, run, wake, first=True)
+
+
+def _signal(run: RunRow, kind: str, body: str, at: int) -> list[Statement]:
+    key = {"tenant": run.tenant, "run": run.id, "kind": kind}
+    return [("signal.insert", key | {"body": body, "at": at}), ("signal.arrived", key)]
+
+
+def _effect_key(ask: AskRow) -> dict[str, Any]:
+    assert ask.effect is not None
+    run, ordinal = ids.effect_place(ask.effect)
+    return {"tenant": ask.tenant, "run": run, "ordinal": ordinal}
+
+
+def _touch(run: RunRow, at: int, entries: Sequence[events.Entry], writes: Sequence[Statement]) -> Tx[RunRow]:
+    """Append to a run that nobody holds, without moving it."""
+    key = {"tenant": run.tenant, "run": run.id}
+    moving = {"state": run.state, "fence": run.fence, "n": len(entries), "at": at}
+    (moved,) = yield [("run.touch", key | moving)]
+    if not moved:
+        raise ClaimLost(f"run {run.id} moved on while it was looked at")
+    append, _ = _append(run.tenant, run.id, moved[0][1], moved[0][0], at, entries)
+    *_, rows = yield [append, *writes, ("run.get", key)]
+    return RunRow(*rows[0])
+
+
+def _asked(ask: AskRow, decision: Decision, call: int | None = None) -> events.AskDecided:
+    edited = values.encode(decision.arguments) if decision.arguments is not None else None
+    return events.AskDecided(
+        ask=ask.id, decision=decision.kind, by=ask.decided_by or "", door=ask.door or "", call=call, arguments=edited
+    )
+
+
+def _settlement(
+    ask: AskRow, effect: EffectRow, decision: Decision, ended: bool, at: int
+) -> tuple[list[events.Entry], list[Statement]]:
+    """What a decision about an effect means: entries and changes, the same whoever writes them down."""
+    call = effect.ordinal
+    key = {"tenant": effect.tenant, "run": effect.run, "ordinal": call}
+    setting = key | {"at": None, "arguments": None, "hash": None}
+    decided = _asked(ask, decision, call)
+
+    def ends(state: str) -> Statement:
+        return "effect.set", setting | {"state": state, "at": at}
+
+    def replies(text: Any, error: bool) -> Statement:
+        body = messages.dumps(messages.tool_result(effect.call_id, effect.tool, text, error))
+        return _message(effect.tenant, effect.run, effect.reply, body)
+
+    match decision.kind:
+        case "approve":
+            if decision.arguments is not None:
+                edited = values.encode(decision.arguments)
+                setting |= {"arguments": values.dumps(edited), "hash": values.digest(edited)}
+            return [decided], [("effect.set", setting | {"state": "approved"})]
+        case "deny":
+            why = f"{ask.decided_by} refused this call" + (f": {decision.reason}" if decision.reason else "")
+            return [decided], [ends("denied"), replies(why, error=True)]
+        case "expire":
+            why = "nobody approved this call in time, so it was not made"
+            entries: list[events.Entry] = [events.AskExpired(ask=ask.id), events.EffectExpired(call=call)]
+            return entries, [ends("expired"), replies(why, error=True)]
+        case "happened":
+            entries = [decided, events.EffectResolved(call=call, outcome="happened")]
+            entries.append(events.EffectSucceeded(call=call, by="person"))
+            result = decision.result if decision.result is not None else "done (confirmed by a person)"
+            return entries, [ends("succeeded"), *([] if ended else [replies(result, error=False)])]
+        case "not_happened":
+            entries = [decided, events.EffectResolved(call=call, outcome="not_happened")]
+            if ended:
+                return [*entries, events.EffectFailed(call=call, reason="it did not happen")], [ends("failed")]
+            return entries, [("effect.set", setting | {"state": "approved"})]
+        case _:
+            return [decided, events.EffectResolved(call=call, outcome="give_up")], []
+
+
+# --- signals ----------------------------------------------------------------------------------------------------
+
+
+def absorb(claim: Claim, at: int) -> Tx[journal.Batch | None]:
+    """The holder turns the signals of others into entries."""
+    key = {"tenant": claim.tenant, "run": claim.run}
+    (signals,) = yield [("signal.unread", key)]
+    entries: list[events.Entry] = []
+    writes: list[Statement] = []
+    for kind, body, _ in signals:
+        if kind == "cancel":
+            if not any(isinstance(e, events.RunCancelling) for e in entries):
+                entries.append(events.RunCancelling(**values.loads(body)))
+            continue
+        (rows,) = yield [("ask.get", {"tenant": claim.tenant, "id": body})]
+        ask = AskRow(*rows[0])
+        (effect_rows,) = yield [("effect.get", _effect_key(ask))]
+        more, changes = _settlement(ask, EffectRow(*effect_rows[0]), Decision.loads(ask.decision or "{}"), False, at)
+        entries += more
+        writes += changes
+    if not entries:
+        return None
+    (held,) = yield [_hold(claim, len(entries), at)]
+    append, batch = _append(claim.tenant, claim.run, claim.fence, _held(held, claim), at, entries)
+    yield [append, *writes, ("signal.read", key | {"at": at}), ("signal.none_unread", key)]
+    return batch
+
+
+# --- T8 commit, T9 end ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The run as it is stored now, and the run of its session that is first in the queue."""
+
+    run: RunRow
+    next_run: str | None
+    batch: journal.Batch
+
+
+def commit(
+    claim: Claim,
+    at: int,
+    reply: Mapping[str, Any],
+    n_messages: int,
+    state: str | None,
+    told: Iterable[Sequence[str]],
+) -> Tx[Ended]:
+    """T8, the only completion point: session revision by compare-and-swap on ``head``, messages, reply, run."""
+    key = {"tenant": claim.tenant, "run": claim.run}
+    of_session = {"tenant": claim.tenant, "session": claim.session}
+    held, committed = yield [
+        _hold(claim, 2, at),
+        ("session.commit", of_session | {"head": claim.head, "n": n_messages, "at": at}),
+    ]
+    seq = _held(held, claim, cancel=False)
+    revision = _raised(committed, claim)
+    base = committed[0][1]
+    entries = [events.SessionCommitted(revision=revision), events.RunCompleted()]
+    append, batch = _append(claim.tenant, claim.run, claim.fence, seq, at, entries)
+    body = values.dumps({**reply, "revision": revision})
+    writes: list[Statement] = [append, ("run.complete", key | {"reply": body, "base": base, "at": at})]
+    if state is not None:
+        writes.append(("session.state", of_session | {"state": state}))
+    for kind, *what in told:
+        if kind == "run":
+            writes.append(("run.told", {"tenant": claim.tenant, "run": what[0]}))
+        else:
+            run, ordinal = ids.effect_place(what[0])
+            writes.append(("effect.told", {"tenant": claim.tenant, "run": run, "ordinal": ordinal, "state": what[1]}))
+    *_, rows, following = yield [*writes, ("run.get", key), ("run.next_in_session", of_session)]
+    return Ended(RunRow(*rows[0]), following[0][0] if following else None, batch)
+
+
+def end(claim: Claim, at: int, last: events.RunFailed | events.RunCancelled) -> Tx[Ended]:
+    """T9 by the holder. With a cancel requested it is always ``cancelled``."""
+    (rows,) = yield [("run.get", {"tenant": claim.tenant, "run": claim.run})]
+    if not rows or rows[0] is None:
+        raise ClaimLost(f"run {claim.run} is gone")
+    run = RunRow(*rows[0])
+    if run.state != "running" or run.fence != claim.fence:
+        raise ClaimLost(f"run {claim.run} is not held with fence {claim.fence} any more")
+    if run.cancel and isinstance(last, events.RunFailed):
+        (signals,) = yield [("signal.unread", {"tenant": claim.tenant, "run": claim.run})]
+        who = next((values.loads(body) for kind, body, _ in signals if kind == "cancel"), {})
+        last = events.RunCancelled(**who)
+    return (yield from _end(run, at, last, held=claim))
+
+
+def _end(
+    run: RunRow,
+    at: int,
+    last: events.RunFailed | events.RunCancelled,
+    *,
+    before: Sequence[events.Entry] = (),
+    held: Claim | None = None,
+) -> Tx[Ended]:
+    """T9: what started without an outcome becomes unknown with its ask, the rest is abandoned, other asks close."""
+    key = {"tenant": run.tenant, "run": run.id}
+    (effect_rows,) = yield [("effect.of_run", key)]
+    entries: list[events.Entry] = list(before)
+    writes: list[Statement] = []
+    for effect in (EffectRow(*r) for r in effect_rows):
+        if effect.state in effects.OUTCOMES or effect.state == "unknown":
+            continue
+        setting = key | {"ordinal": effect.ordinal, "at": at, "arguments": None, "hash": None}
+        if effect.state == "started":
+            ask = ids.ask_id(run.id, f"{effect.ordinal}u{effect.attempt}")
+            entries.append(events.EffectUnknown(call=effect.ordinal, ask=ask, reason="the run ended while it ran"))
+            writes.append(("effect.set", setting | {"state": "unknown"}))
+            writes.append(_ask(
+                run.tenant, ask, run.id, run.session, run.user_id, "unknown_effect", at, effect=effect.id,
+                tool=effect.tool, arguments=effect.arguments, hash=effect.hash, question=unknown_question(effect.tool),
+            ))  # fmt: skip
+        else:
+            entries.append(events.EffectAbandoned(call=effect.ordinal))
+            writes.append(("effect.set", setting | {"state": "abandoned"}))
+    entries.append(last)
+    if held is not None:
+        (rows,) = yield [_hold(held, len(entries), at)]
+        seq, fence = _held(rows, held), held.fence
+    else:
+        moving = {"state": run.state, "fence": run.fence, "n": len(entries), "at": at}
+        (rows,) = yield [("run.touch", key | moving)]
+        if not rows:
+            raise ClaimLost(f"run {run.id} moved on while it was looked at")
+        seq, fence = rows[0]
+    append, batch = _append(run.tenant, run.id, fence, seq, at, entries)
+    failed = isinstance(last, events.RunFailed)
+    error = (
+        {"code": last.code, "message": last.message} if isinstance(last, events.RunFailed)
+        else {"code": "cancelled", "message": last.reason, "by": last.by}
+    )  # fmt: skip
+    of_session = {"tenant": run.tenant, "session": run.session}
+    raised: list[Statement] = [("session.raise", of_session | {"head": None, "at": at})] if run.wrote else []
+    *_, rows, following = yield [
+        append,
+        *writes,
+        *raised,
+        ("run.unhold", key | {
+            "state": "failed" if failed else "cancelled", "ended_at": at, "error": values.dumps(error),
+            "retryable": int(isinstance(last, events.RunFailed) and last.retryable),
+        }),
+        ("ask.close_all", key),
+        ("signal.read", key | {"at": at}),
+        ("signal.none_unread", key),
+        ("run.get", key),
+        ("run.next_in_session", of_session),
+    ]  # fmt: skip
+    return Ended(RunRow(*rows[0]), following[0][0] if following else None, batch)
+
+
+def unknown_question(tool: str) -> str:
+    return f"{tool} was started and its outcome could not be learned. Did it happen?"
+
+
+# --- cancel, release, recover, park -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """``pending`` while the holder still has to stop; ``next_run`` as in ``Ended``."""
+
+    run: RunRow
+    pending: bool
+    next_run: str | None = None
+
+
+def cancel(tenant: str, run_id: str, by: str, door: str, reason: str, at: int) -> Tx[Cancelled]:
+    """A signal to the holder; at once where nobody holds the run. Idempotent."""
+    (rows,) = yield [("run.get", {"tenant": tenant, "run": run_id})]
+    run = _run_row(rows, run_id)
+    if run.state in lifecycle.ENDED:
+        return Cancelled(run, pending=False)
+    who = {"by": by, "door": door, "reason": reason}
+    if run.state == "running":
+        if not run.cancel:
+            yield [*_signal(run, "cancel", values.dumps(who), at), _act(tenant, at, by, door, "run.cancel", run_id, reason)]
+        return Cancelled(run, pending=True)
+    yield [_act(tenant, at, by, door, "run.cancel", run_id, reason)]
+    ended = yield from _end(run, at, events.RunCancelled(**who))
+    return Cancelled(ended.run, pending=False, next_run=ended.next_run)
+
+
+def release(claim: Claim, at: int) -> Tx[RunRow]:
+    """A clean shutdown gives the run back at its old place. It does not count as a death."""
+    (rows,) = yield [("run.get", {"tenant": claim.tenant, "run": claim.run})]
+    run = _run_row(rows, claim.run)
+    if run.state != "running" or run.fence != claim.fence:
+        raise ClaimLost(f"run {claim.run} is not held with fence {claim.fence} any more")
+    return (yield from _queue_again(run, "released", at))
+
+
+def recover(tenant: str, run_id: str, fence: int, at: int) -> Tx[RunRow]:
+    """The process that held the run is dead: back into the queue, or parked when it keeps killing processes."""
+    (rows,) = yield [("run.get", {"tenant": tenant, "run": run_id})]
+    run = _run_row(rows, run_id)
+    if run.state != "running" or run.fence != fence:
+        return run
+    deaths = run.deaths + 1
+    if deaths >= lifecycle.MAX_DEATHS:
+        why = f"{deaths} processes died at the same step of this run"
+        return (yield from _park(run, why, at))
+    return (yield from _queue_again(run, "recovered", at, deaths=deaths))
+
+
+def _park(run: RunRow, why: str, at: int) -> Tx[RunRow]:
+    """T6's twin: an operator's word is needed. Effects are left as they are, the session does not move."""
+    ask = ids.ask_id(run.id, f"p{run.fence}")
+    parked = events.RunParked(why=why, ask=ask)
+    question = f"{why}. Resume it, or fail it?"
+    writes: list[Statement] = [
+        _ask(run.tenant, ask, run.id, run.session, run.user_id, "parked", at, question=question),
+        ("run.park", {"tenant": run.tenant, "run": run.id, "error": values.dumps({"code": "parked", "message": why})}),
+    ]
+    return (yield from _touch(run, at, [parked], writes))
+
+
+def park_restored(tenant: str, run_id: str, at: int) -> Tx[RunRow]:
+    """After a restore from a backup nobody knows what happened since: a person settles each unfinished run."""
+    (rows,) = yield [("run.get", {"tenant": tenant, "run": run_id})]
+    run = _run_row(rows, run_id)
+    if run.state not in lifecycle.UNFINISHED:
+        return run
+    return (yield from _park(run, "the store was restored from a backup while this run was unfinished", at))
+
+
+# --- sessions ---------------------------------------------------------------------------------------------------
+
+
+def write_session(
+    tenant: str, session: str, at: int, *, expected_revision: int | None, state: str | None, title: str | None
+) -> Tx[SessionRow]:
+    """An explicit write by a caller: compare-and-swap, refused while a run is unfinished."""
+    of_session = {"tenant": tenant, "session": session}
+    rows, unfinished = yield [("session.get", of_session), ("run.unfinished_in_session", of_session)]
+    if not rows or rows[0][-1] is not None:
+        if expected_revision not in (None, rows[0][2] if rows else 0):
+            raise RevisionConflict(session, expected_revision or 0, rows[0][2] if rows else 0)
+        yield [("tenant.insert", {"tenant": tenant})]
+        made = "session.again" if rows else "session.insert"
+        yield [(made, of_session | {"next_place": rows[0][6] if rows else 0, "at": at})]
+    else:
+        if unfinished:
+            raise SessionBusy(session, *unfinished[0])
+        if expected_revision is not None and rows[0][2] != expected_revision:
+            raise RevisionConflict(session, expected_revision, rows[0][2])
+    (written,) = yield [("session.write", of_session | {"state": state, "title": title, "at": at})]
+    return SessionRow(*written[0])
+
+
+def delete_session(
+    tenant: str, session: str, at: int, *, expected_revision: int | None, by: str, door: str, with_unknown: bool
+) -> Tx[SessionRow]:
+    """Content goes, tombstones stay: the session's revision and its operations."""
+    of_session = {"tenant": tenant, "session": session}
+    rows, unfinished, unknown, parked = yield [
+        ("session.get", of_session),
+        ("run.unfinished_in_session", of_session),
+        ("effect.unknown_in_session", of_session),
+        ("run.list", of_session | {"user_id": None, "state": "parked", "before": None, "limit": 1}),
+    ]
+    if not rows or rows[0][-1] is not None:
+        raise NotFound(f"there is no session {session!r}: 'ondol sessions' lists them")
+    if expected_revision is not None and rows[0][2] != expected_revision:
+        raise RevisionConflict(session, expected_revision, rows[0][2])
+    if unfinished:
+        raise SessionBusy(session, *unfinished[0])
+    if parked:
+        raise SessionBusy(session, parked[0][1], "parked")
+    if unknown and not with_unknown:
+        raise SessionBusy(session, unknown[0][0], f"effect {ids.effect_id(*unknown[0])} unknown")
+    erased = ("message.erase", "entry.erase", "effect.erase", "ask.erase", "run.erase", "blob.used_by_session")
+    yield [(name, of_session) for name in erased]
+    _, _, after = yield [
+        ("session.delete", of_session | {"at": at}),
+        _act(tenant, at, by, door, "session.delete", session),
+        ("session.get", of_session),
+    ]
+    return SessionRow(*after[0])
+
+
+# --- reading ----------------------------------------------------------------------------------------------------
+
+
+def get_run(tenant: str, run: str) -> Tx[RunRow]:
+    (rows,) = yield [("run.get", {"tenant": tenant, "run": run})]
+    return _run_row(rows, run)
+
+
+def find_operation(tenant: str, user_id: str, operation_id: str) -> Tx[RunRow | None]:
+    key = {"tenant": tenant, "user_id": user_id, "operation_id": operation_id}
+    (rows,) = yield [("run.by_operation", key)]
+    return RunRow(*rows[0]) if rows else None
+
+
+def list_runs(
+    tenant: str, *, session: str | None = None, user_id: str | None = None, state: str | None = None,
+    before: str | None = None, limit: int = 100,
+) -> Tx[list[RunRow]]:  # fmt: skip
+    wanted = {"session": session, "user_id": user_id, "state": state, "before": before, "limit": limit}
+    (rows,) = yield [("run.list", {"tenant": tenant} | wanted)]
+    return [RunRow(*r) for r in rows]
+
+
+def read_journal(tenant: str, run: str, after: int = 0) -> Tx[tuple[RunRow, list[journal.Batch]]]:
+    """The run and its batches that end after the sequence ``after``."""
+    run_rows, rows = yield [
+        ("run.get", {"tenant": tenant, "run": run}),
+        ("entry.list", {"tenant": tenant, "run": run, "after": after + 1}),
+    ]
+    return _run_row(run_rows, run), [journal.loads(run, *r) for r in rows]
+
+
+def read_messages(tenant: str, run: str) -> Tx[dict[int, str]]:
+    (rows,) = yield [("message.of_run", {"tenant": tenant, "run": run})]
+    return {o: _checked(run, o, body, total) for o, body, total in rows}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """A committed message: its sequence in the session, its run, and its body as stored."""
+
+    seq: int
+    run: str
+    body: str
+
+
+def read_history(tenant: str, session: str, since: int, until: int) -> Tx[list[StoredMessage]]:
+    """The committed messages with ``since <= base < until``, in order."""
+    where = {"tenant": tenant, "session": session, "since": since, "until": until}
+    (rows,) = yield [("message.history", where)]
+    return [StoredMessage(seq, run, _checked(run, o, body, total)) for seq, run, o, body, total in rows]
+
+
+def page_messages(tenant: str, session: str, after: int, limit: int) -> Tx[list[StoredMessage]]:
+    where = {"tenant": tenant, "session": session, "after": after, "limit": limit}
+    (rows,) = yield [("message.page", where)]
+    return [StoredMessage(seq, run, _checked(run, o, body, total)) for seq, run, o, body, total in rows]
+
+
+def get_session(tenant: str, session: str) -> Tx[SessionRow]:
+    (rows,) = yield [("session.get", {"tenant": tenant, "session": session})]
+    if not rows or rows[0][-1] is not None:
+        raise NotFound(f"there is no session {session!r}: 'ondol sessions' lists them")
+    return SessionRow(*rows[0])
+
+
+def list_sessions(tenant: str, after: str | None = None, limit: int = 100) -> Tx[list[SessionRow]]:
+    (rows,) = yield [("session.list", {"tenant": tenant, "after": after, "limit": limit})]
+    return [SessionRow(*r) for r in rows]
+
+
+def get_effect(tenant: str, effect: str) -> Tx[EffectRow]:
+    run, ordinal = ids.effect_place(effect)
+    (rows,) = yield [("effect.get", {"tenant": tenant, "run": run, "ordinal": ordinal})]
+    if not rows:
+        raise NotFound(f"there is no effect {effect!r}: 'ondol effects' lists them")
+    return EffectRow(*rows[0])
+
+
+def effects_of_run(tenant: str, run: str) -> Tx[list[EffectRow]]:
+    (rows,) = yield [("effect.of_run", {"tenant": tenant, "run": run})]
+    return [EffectRow(*r) for r in rows]
+
+
+def list_effects(
+    tenant: str, *, session: str | None = None, state: str | None = None, before: str | None = None, limit: int = 100
+) -> Tx[list[EffectRow]]:
+    wanted = {"tenant": tenant, "session": session, "state": state, "before": before, "limit": limit}
+    (rows,) = yield [("effect.list", wanted)]
+    return [EffectRow(*r) for r in rows]
+
+
+def get_ask(tenant: str, ask: str) -> Tx[AskRow]:
+    (rows,) = yield [("ask.get", {"tenant": tenant, "id": ask})]
+    if not rows:
+        raise NotFound(f"there is no ask {ask!r}: 'ondol asks' lists the open ones")
+    return AskRow(*rows[0])
+
+
+def list_asks(
+    tenant: str, *, run: str | None = None, session: str | None = None, user_id: str | None = None,
+    state: str | None = "open", limit: int = 100,
+) -> Tx[list[AskRow]]:  # fmt: skip
+    wanted = {"run": run, "session": session, "user_id": user_id, "state": state, "limit": limit}
+    (rows,) = yield [("ask.list", {"tenant": tenant} | wanted)]
+    return [AskRow(*r) for r in rows]
+
+
+def open_unknown_ask(tenant: str, effect: str) -> Tx[AskRow | None]:
+    (rows,) = yield [("ask.of_effect", {"tenant": tenant, "effect": effect, "kind": "unknown_effect"})]
+    return AskRow(*rows[0]) if rows else None
+
+
+def expirable_asks(tenant: str) -> Tx[list[tuple[str, int]]]:
+    (rows,) = yield [("ask.expirable", {"tenant": tenant})]
+    return [(r[0], r[1]) for r in rows]
+
+
+def list_acts(tenant: str, limit: int = 100) -> Tx[list[Row]]:
+    (rows,) = yield [("act.list", {"tenant": tenant, "limit": limit})]
+    return rows
+
+
+def tenants() -> Tx[list[str]]:
+    (rows,) = yield [("tenant.list", {})]
+    return [r[0] for r in rows]
+
+
+def claimable(tenant: str, limit: int) -> Tx[list[Row]]:
+    """Queued runs whose turn it is: id, session, agent, deaths. Runs that nothing died of come first."""
+    (rows,) = yield [("run.claimable", {"tenant": tenant, "limit": limit})]
+    return rows
+
+
+def running(tenant: str) -> Tx[list[Row]]:
+    """Runs that somebody holds: id, fence, owner, deaths, number of unread signals."""
+    (rows,) = yield [("run.running", {"tenant": tenant})]
+    return rows
+
+
+def get_definition(tenant: str, digest: str) -> Tx[str | None]:
+    (rows,) = yield [("definition.get", {"tenant": tenant, "digest": digest})]
+    return rows[0][0] if rows else None
+
+
+def get_meta(key: str) -> Tx[str | None]:
+    (rows,) = yield [("meta.get", {"key": key})]
+    return rows[0][0] if rows else None
+
+
+def set_meta(key: str, value: str) -> Tx[None]:
+    yield [("meta.set", {"key": key, "value": value})]
+
+
+def keep_blob(tenant: str, digest: str, size: int, at: int) -> Tx[None]:
+    """A blob was uploaded: it is collected after a day unless a run uses it."""
+    yield [("tenant.insert", {"tenant": tenant})]
+    yield [("blob.insert", {"tenant": tenant, "digest": digest, "size": size, "at": at})]
+
+
+def drop_unused_blobs(tenant: str, before: int) -> Tx[list[str]]:
+    """Forget blobs that no run uses and that were not renewed since ``before``; returns their digests."""
+    (rows,) = yield [("blob.unused", {"tenant": tenant, "before": before})]
+    if not rows:
+        return []
+    dropped = yield [("blob.drop", {"tenant": tenant, "digest": r[0], "before": before}) for r in rows]
+    return [d[0][0] for d in dropped if d]
+
