@@ -43,10 +43,10 @@ class SystemClock:
 
 async def sleep(clock: Clock, seconds: float) -> None:
     """Return when that much time has passed on the clock."""
-    done = asyncio.get_running_loop().create_future()
-    timer = clock.call_later(seconds, lambda: done.done() or done.set_result(None))
+    done = asyncio.Event()
+    timer = clock.call_later(seconds, done.set)
     try:
-        await done
+        await done.wait()
     finally:
         timer.cancel()
 

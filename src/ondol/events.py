@@ -265,7 +265,7 @@ Entry: TypeAlias = (
     | EffectResolved | EffectAbandoned | EffectExpired | AskOpened | AskDecided | AskExpired
 )  # fmt: skip
 
-KINDS: dict[str, type[Entry]] = {cls.kind: cls for cls in Entry.__args__}  # type: ignore[attr-defined]
+KINDS: dict[str, type[Entry]] = {cls.kind: cls for cls in Entry.__args__}
 
 #: After one of these nothing more happens until somebody acts.
 SETTLING = frozenset({"run.completed", "run.failed", "run.cancelled", "run.parked", "run.waiting"})

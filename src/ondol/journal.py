@@ -55,6 +55,7 @@ class State:
     cancel: events.RunCancelling | None = None
     gave_up: int | None = None  # the call whose unknown outcome a person gave up on
     waited: bool = False  # since the last context: the clock it showed is old
+    last_step_open: bool = False  # the last answer's step is not marked completed
 
     @property
     def open_effects(self) -> tuple[Effect, ...]:
@@ -80,8 +81,10 @@ def fold(batches: Iterable[Batch], state: State | None = None) -> State:
 def apply(state: State, entry: events.Entry, at: int = 0) -> State:
     """The state after one more entry, which was written at the instant ``at``."""
     match entry:
-        case events.RunAccepted() | events.SessionCommitted() | events.StepStarted() | events.StepCompleted():
+        case events.RunAccepted() | events.SessionCommitted() | events.StepStarted():
             return state
+        case events.StepCompleted():
+            return replace(state, last_step_open=False)
         case events.RunQueued(why=why):
             state = replace(state, status="queued")
             return replace(state, model_error=None, attempt=1, retry_at=None) if why == "retried" else state
@@ -90,7 +93,7 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
         case events.RunWaiting():
             return replace(state, status="waiting", waited=True)
         case events.RunParked(ask=ask):
-            return replace(state, status="parked", waited=True, asks={**state.asks, ask: "parked"})
+            return replace(state, status="parked", waited=True, context=None, asks={**state.asks, ask: "parked"})
         case events.RunCancelling():
             return replace(state, cancel=entry)
         case events.RunCompleted():
@@ -119,7 +122,7 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
         case events.ModelCompleted(message=message):
             return replace(
                 state, step=state.step + 1, attempt=1, retry_at=None, context=None, answered=message,
-                next_message=message + 1,
+                next_message=message + 1, last_step_open=True,
             )  # fmt: skip
         case events.EffectPlanned():
             planned = Effect(
@@ -156,7 +159,12 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
             assert_never(entry)
 
 
-def _set(state: State, call: int, **changes: Any) -> State:
+def without_context(state: State) -> State:
+    """As if the pending context had not been built."""
+    return replace(state, context=None)
+
+
+def _set(state: State, call: int, /, **changes: Any) -> State:
     changed = replace(state.effects[call], **changes)
     return replace(state, effects=(*state.effects[:call], changed, *state.effects[call + 1 :]))
 

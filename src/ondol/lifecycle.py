@@ -136,7 +136,7 @@ def retry_delay(kind: ModelErrorKind, attempt: int, retry_after: float | None, r
         return None
     if retry_after is not None:
         return retry_after if retry_after <= _MAX_RETRY_AFTER else None
-    base = min(_BACKOFF * 2 ** (attempt - 1), _BACKOFF_LIMIT)
+    base = min(_BACKOFF * 2.0 ** (attempt - 1), _BACKOFF_LIMIT)
     jitter = hashlib.sha256(f"{run}|{attempt}".encode()).digest()[0] / 255
     return base * (1 + jitter / 2)
 

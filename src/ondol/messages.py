@@ -8,8 +8,9 @@ provider that made it reads. A part of an unknown type is kept word for word.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NoReturn, TypeAlias
 
 from ondol import values
 
@@ -96,6 +97,35 @@ def runtime_note(text: str) -> Message:
 
 def tool_result(call_id: str, name: str, response: Any, error: bool = False) -> Message:
     return Message("tool", (ToolResponse(call_id, name, response, error),))
+
+
+def parse_arguments(text: str) -> dict[str, Any] | str:
+    """The JSON object that the text is, or the text itself, unchanged.
+
+    Nothing is repaired: a cut-off object, a key that comes twice, NaN, or a number too large to be one mean that
+    nobody knows what the model asked for.
+    """
+    try:
+        parsed = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
+    except (ValueError, RecursionError):
+        return text
+    return parsed if isinstance(parsed, dict) else text
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(found := dict(pairs)) != len(pairs):
+        raise ValueError("a key comes twice")
+    return found
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _finite(digits: str) -> float:
+    if not math.isfinite(number := float(digits)):
+        raise ValueError(f"{digits} is too large")
+    return number
 
 
 def dumps(message: Message) -> str:

@@ -464,7 +464,7 @@ def late_outcome(tenant: str, run: str, call: int, evidence: str) -> Tx[None]:
 # --- T6 suspend -------------------------------------------------------------------------------------------------
 
 
-def suspend(claim: Claim, at: int, asks: Sequence[str]) -> Tx[journal.Batch]:
+def suspend(claim: Claim, at: int, asks: Sequence[str]) -> Tx[tuple[RunRow, journal.Batch]]:
     """T6. Fails if an ask was decided meanwhile (its signal is unread)."""
     of_session = {"tenant": claim.tenant, "session": claim.session, "head": claim.head, "at": at}
     held, raised = yield [_hold(claim, 1, at), ("session.raise", of_session)]
@@ -472,8 +472,9 @@ def suspend(claim: Claim, at: int, asks: Sequence[str]) -> Tx[journal.Batch]:
     revision = _raised(raised, claim)
     entry = events.RunWaiting(asks=list(asks), revision=revision)
     append, batch = _append(claim.tenant, claim.run, claim.fence, seq, at, [entry])
-    yield [append, ("run.suspend", {"tenant": claim.tenant, "run": claim.run})]
-    return batch
+    key = {"tenant": claim.tenant, "run": claim.run}
+    *_, rows = yield [append, ("run.suspend", key), ("run.get", key)]
+    return RunRow(*rows[0]), batch
 
 
 def _raised(rows: list[Row], claim: Claim) -> int:
@@ -665,8 +666,8 @@ def _settlement(
 # --- signals ----------------------------------------------------------------------------------------------------
 
 
-def absorb(claim: Claim, at: int) -> Tx[journal.Batch | None]:
-    """The holder turns the signals of others into entries."""
+def absorb(claim: Claim, at: int) -> Tx[tuple[journal.Batch | None, dict[int, str]]]:
+    """The holder turns the signals of others into entries. With them come the messages that were written."""
     key = {"tenant": claim.tenant, "run": claim.run}
     (signals,) = yield [("signal.unread", key)]
     entries: list[events.Entry] = []
@@ -683,11 +684,11 @@ def absorb(claim: Claim, at: int) -> Tx[journal.Batch | None]:
         entries += more
         writes += changes
     if not entries:
-        return None
+        return None, {}
     (held,) = yield [_hold(claim, len(entries), at)]
     append, batch = _append(claim.tenant, claim.run, claim.fence, _held(held, claim), at, entries)
     yield [append, *writes, ("signal.read", key | {"at": at}), ("signal.none_unread", key)]
-    return batch
+    return batch, {row["ordinal"]: row["body"] for name, row in writes if name == "message.insert"}
 
 
 # --- T8 commit, T9 end ------------------------------------------------------------------------------------------
@@ -695,10 +696,10 @@ def absorb(claim: Claim, at: int) -> Tx[journal.Batch | None]:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The run as it is stored now, and the run of its session that is first in the queue."""
+    """The run as it is stored now, and the id and agent of the run that is first in its session's queue."""
 
     run: RunRow
-    next_run: str | None
+    next_run: tuple[str, str] | None
     batch: journal.Batch
 
 
@@ -709,18 +710,20 @@ def commit(
     n_messages: int,
     state: str | None,
     told: Iterable[Sequence[str]],
+    step: int,
 ) -> Tx[Ended]:
     """T8, the only completion point: session revision by compare-and-swap on ``head``, messages, reply, run."""
     key = {"tenant": claim.tenant, "run": claim.run}
     of_session = {"tenant": claim.tenant, "session": claim.session}
     held, committed = yield [
-        _hold(claim, 2, at),
+        _hold(claim, 3, at),
         ("session.commit", of_session | {"head": claim.head, "n": n_messages, "at": at}),
     ]
     seq = _held(held, claim, cancel=False)
     revision = _raised(committed, claim)
     base = committed[0][1]
-    entries = [events.SessionCommitted(revision=revision), events.RunCompleted()]
+    entries: list[events.Entry] = [events.StepCompleted(step=step)]
+    entries += [events.SessionCommitted(revision=revision), events.RunCompleted()]
     append, batch = _append(claim.tenant, claim.run, claim.fence, seq, at, entries)
     body = values.dumps({**reply, "revision": revision})
     writes: list[Statement] = [append, ("run.complete", key | {"reply": body, "base": base, "at": at})]
@@ -733,7 +736,7 @@ def commit(
             run, ordinal = ids.effect_place(what[0])
             writes.append(("effect.told", {"tenant": claim.tenant, "run": run, "ordinal": ordinal, "state": what[1]}))
     *_, rows, following = yield [*writes, ("run.get", key), ("run.next_in_session", of_session)]
-    return Ended(RunRow(*rows[0]), following[0][0] if following else None, batch)
+    return Ended(RunRow(*rows[0]), following[0] if following else None, batch)
 
 
 def end(claim: Claim, at: int, last: events.RunFailed | events.RunCancelled) -> Tx[Ended]:
@@ -746,7 +749,7 @@ def end(claim: Claim, at: int, last: events.RunFailed | events.RunCancelled) -> 
         raise ClaimLost(f"run {claim.run} is not held with fence {claim.fence} any more")
     if run.cancel and isinstance(last, events.RunFailed):
         (signals,) = yield [("signal.unread", {"tenant": claim.tenant, "run": claim.run})]
-        who = next((values.loads(body) for kind, body, _ in signals if kind == "cancel"), {})
+        who: dict[str, Any] = next((values.loads(body) for kind, body, _ in signals if kind == "cancel"), {})
         last = events.RunCancelled(**who)
     return (yield from _end(run, at, last, held=claim))
 
@@ -811,7 +814,7 @@ def _end(
         ("run.get", key),
         ("run.next_in_session", of_session),
     ]  # fmt: skip
-    return Ended(RunRow(*rows[0]), following[0][0] if following else None, batch)
+    return Ended(RunRow(*rows[0]), following[0] if following else None, batch)
 
 
 def unknown_question(tool: str) -> str:
@@ -827,7 +830,7 @@ class Cancelled:
 
     run: RunRow
     pending: bool
-    next_run: str | None = None
+    next_run: tuple[str, str] | None = None
 
 
 def cancel(tenant: str, run_id: str, by: str, door: str, reason: str, at: int) -> Tx[Cancelled]:

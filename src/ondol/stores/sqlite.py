@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import functools
 import hashlib
 import logging
 import os
@@ -131,7 +132,7 @@ class SqliteStore:
         job = _Job(make, loop, loop.create_future())
         jobs.put(job)
         try:
-            return await asyncio.shield(job.future)  # type: ignore[no-any-return]
+            return await asyncio.shield(job.future)
         except asyncio.CancelledError:
             # It may be committed at this moment: wait for its end, then let the cancellation travel on.
             while not job.future.done():
@@ -377,16 +378,17 @@ def _deliver(jobs: list[_Job]) -> None:
     for job in jobs:
         by_loop.setdefault(job.loop, []).append(job)
     for loop, of_loop in by_loop.items():
-        _call(loop, lambda of_loop=of_loop: [_resolve(job) for job in of_loop])  # type: ignore[misc]
+        _call(loop, functools.partial(_resolve, of_loop))
 
 
-def _resolve(job: _Job) -> None:
-    if job.future.done():
-        return
-    if job.error is not None:
-        job.future.set_exception(job.error)
-    else:
-        job.future.set_result(job.result)
+def _resolve(jobs: list[_Job]) -> None:
+    for job in jobs:
+        if job.future.done():
+            continue
+        if job.error is not None:
+            job.future.set_exception(job.error)
+        else:
+            job.future.set_result(job.result)
 
 
 def _call(loop: asyncio.AbstractEventLoop | None, callback: Callable[[], Any]) -> None:

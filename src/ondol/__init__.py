@@ -1,0 +1,49 @@
+"""Ondol: the durable execution lifecycle under AI agents."""
+
+from ondol.agent import Agent, Limits
+from ondol.clock import Clock, SystemClock
+from ondol.errors import (
+    AlreadyDecided,
+    AskClosed,
+    InvalidInput,
+    ModelError,
+    NotDone,
+    NotFound,
+    NotOpen,
+    OndolError,
+    OperationExpired,
+    OperationMismatch,
+    OutcomeUnknown,
+    RevisionConflict,
+    RunCancelled,
+    RunEnded,
+    RunExpired,
+    RunFailed,
+    RunWaiting,
+    SessionBusy,
+    StoreBusy,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreTooNew,
+)
+from ondol.events import Event
+from ondol.handles import Act, Ask, Effect, Run, RunResult, SeenContext, Session, SessionMessage
+from ondol.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, ToolResponse, UnknownPart
+from ondol.model import Answer, Delta, Model, ModelOutput, ModelRequest, ToolSpec
+from ondol.runtime import Runtime
+from ondol.store import Store
+from ondol.tools import CannotTell, Context, Happened, NotHappened, Tool, tool
+from ondol.values import Opaque
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Act", "Agent", "AlreadyDecided", "Answer", "Ask", "AskClosed", "Attachment", "CannotTell", "Clock", "Context",
+    "Delta", "Effect", "Event", "Happened", "InvalidInput", "Limits", "Message", "Model", "ModelError", "ModelOutput",
+    "ModelRequest", "NotDone", "NotFound", "NotHappened", "NotOpen", "OndolError", "Opaque", "OperationExpired",
+    "OperationMismatch", "OutcomeUnknown", "Part", "Reasoning", "RevisionConflict", "Run", "RunCancelled", "RunEnded",
+    "RunExpired", "RunFailed", "RunResult", "RunWaiting", "Runtime", "SeenContext", "Session", "SessionBusy",
+    "SessionMessage", "Store", "StoreBusy", "StoreCorrupt", "StoreError", "StoreFull", "StoreTooNew", "SystemClock",
+    "Text", "Tool", "ToolCall", "ToolResponse", "ToolSpec", "UnknownPart", "tool",
+]  # fmt: skip

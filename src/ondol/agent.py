@@ -1,0 +1,71 @@
+"""What is an agent? A frozen description, nothing that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ondol import values
+from ondol.errors import InvalidInput
+from ondol.ids import checked_id
+from ondol.model import Model
+from ondol.tools import Tool, as_tool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Where a run stops by itself. ``steps`` counts model answers."""
+
+    steps: int = 50
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise InvalidInput(f"Limits(steps={self.steps}): at least one step is needed")
+
+
+@dataclass(frozen=True)
+class Agent:
+    """A name, a model, instructions and tools.
+
+    ``model`` is a name (``openai:gpt-5.2``, ``script:demo``, ``script:answers.json``) or anything with the methods
+    of ``ondol.Model``. A plain function among ``tools`` is a ``once`` tool.
+    """
+
+    name: str
+    model: str | Model
+    instructions: str = ""
+    tools: Sequence[Tool[..., Any] | Callable[..., Any]] = ()
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        checked_id("the name of an agent", self.name)
+        made = tuple(as_tool(t) for t in self.tools)
+        object.__setattr__(self, "tools", made)
+        names = [t.name for t in made]
+        twice = {n for n in names if names.count(n) > 1}
+        if twice:
+            raise InvalidInput(f"agent {self.name!r} has two tools named {', '.join(sorted(twice))}: rename one")
+
+    @property
+    def toolset(self) -> dict[str, Tool[..., Any]]:
+        return {t.name: t for t in self.tools if isinstance(t, Tool)}
+
+    @property
+    def model_name(self) -> str:
+        return self.model if isinstance(self.model, str) else self.model.name
+
+    def definition(self) -> dict[str, Any]:
+        """What the model is told about this agent, as JSON; its digest names it in the journal."""
+        tools = [
+            {
+                "name": t.name,
+                "description": t.spec.description,
+                "parameters": t.spec.parameters,
+                "effect": t.effect,
+            }
+            for t in self.toolset.values()
+        ]
+        described = {"name": self.name, "model": self.model_name, "instructions": self.instructions, "tools": tools}
+        encoded: dict[str, Any] = values.encode(described)
+        return encoded

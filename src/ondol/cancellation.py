@@ -1,0 +1,127 @@
+"""Who asked to stop, and how does it travel?
+
+A cancel arrives as a signal in the store. Its run's holder reads it, and this module carries it to what is running:
+an async function is cancelled, a function in a thread sees its token, and a write that is in flight gets up to
+``effects.GRACE`` to say how it ended. What then is still running is left alone, and its outcome is unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
+
+from ondol.clock import Clock
+from ondol.tools import Cancelled
+
+T = TypeVar("T")
+
+Ending: TypeAlias = Literal["done", "timeout", "cancelled"]
+
+_UNWIND = timedelta(seconds=2)  # for an async function to end after it was cancelled
+
+
+class CancelToken:
+    """One for each claimed run. Whoever waits is told at once; set once, set for ever."""
+
+    def __init__(self) -> None:
+        self._listeners: set[Callable[[], None]] = set()
+        self.for_tools = Cancelled()
+
+    @property
+    def is_set(self) -> bool:
+        return bool(self.for_tools)
+
+    def set(self) -> None:
+        if not self.is_set:
+            self.for_tools.set()
+            for listener in list(self._listeners):
+                listener()
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        self._listeners.add(listener)
+
+    def unlisten(self, listener: Callable[[], None]) -> None:
+        self._listeners.discard(listener)
+
+
+class Attempt(Generic[T]):
+    """One call in flight: an async function in a task of its own, any other in a daemon thread.
+
+    A daemon thread, because a function that never returns must not keep the process from exiting.
+    """
+
+    def __init__(self, future: asyncio.Future[T], in_thread: bool) -> None:
+        self.future, self.in_thread = future, in_thread
+
+    @staticmethod
+    def of_coroutine(work: Coroutine[Any, Any, T]) -> Attempt[T]:
+        return Attempt(asyncio.get_running_loop().create_task(work), in_thread=False)
+
+    @staticmethod
+    def of_function(work: Callable[[], T], name: str) -> Attempt[T]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def deliver(result: T) -> None:
+            if not future.done():
+                future.set_result(result)
+
+        def run() -> None:
+            result = work()
+            try:
+                loop.call_soon_threadsafe(deliver, result)
+            except RuntimeError:
+                return  # the loop is closed, nobody waits any more
+
+        threading.Thread(target=run, name=name, daemon=True).start()
+        return Attempt(future, in_thread=True)
+
+    async def wait(self, clock: Clock, seconds: float | None, token: CancelToken | None) -> Ending:
+        """Until it ends, its time is over (None: never), or somebody asks to stop; whichever comes first."""
+        if self.future.done():
+            return "done"
+        waiter: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
+
+        def tell(ending: Ending) -> None:
+            if not waiter.done():
+                waiter.set_result(ending)
+
+        def on_cancel() -> None:
+            tell("cancelled")
+
+        def on_end(_: object) -> None:
+            tell("done")
+
+        self.future.add_done_callback(on_end)
+        timer = None if seconds is None else clock.call_later(seconds, lambda: tell("timeout"))
+        if token is not None:
+            token.listen(on_cancel)
+            if token.is_set:
+                on_cancel()
+        try:
+            return await waiter
+        finally:
+            if timer is not None:
+                timer.cancel()
+            self.future.remove_done_callback(on_end)
+            if token is not None:
+                token.unlisten(on_cancel)
+
+    async def stop(self, clock: Clock, patience: timedelta) -> bool:
+        """Ask it to end and wait for that; False if it goes on all the same."""
+        if not self.in_thread:
+            self.future.cancel()
+        return await self.wait(clock, patience.total_seconds(), None) == "done"
+
+    async def stop_late(self, clock: Clock) -> bool:
+        """As ``stop``, for an attempt whose time is over: a thread cannot be stopped, so nobody waits for it."""
+        return False if self.in_thread else await self.stop(clock, _UNWIND)
+
+
+async def sleep_or_cancel(clock: Clock, seconds: float, token: CancelToken) -> bool:
+    """True when the time has passed, False when somebody asked to stop."""
+    never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    return await Attempt(never, in_thread=True).wait(clock, seconds, token) == "timeout"

@@ -1,0 +1,124 @@
+"""What does the model see?
+
+Rules only: the system message with the clock, the note about what other runs left behind, and the request made of
+the session's history and the run's own messages. Every call in a request has exactly one result, in order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ondol import messages, values
+from ondol.errors import StoreCorrupt
+from ondol.messages import Message, Text, ToolResponse
+from ondol.records import EffectRow, RunRow
+
+_INPUT_SHOWN = 500  # characters of an unanswered request that a note repeats
+_ARGUMENTS_SHOWN = 500  # characters of a call's arguments that a note repeats
+EMPTY_CHAIN = b"\0" * 32
+
+
+def system_message(instructions: str, clock: str, since: str | None) -> Message:
+    """Instructions, then the clock. A run that waited is told when it started and what time it is now."""
+    if since is None:
+        told = f"Current date and time: {clock}."
+    else:
+        told = f"This task started at {since}; it was paused, and now it is {clock}."
+    return Message("system", (Text(f"{instructions}\n\n{told}" if instructions else told),))
+
+
+def note(runs: Sequence[tuple[RunRow, str]], effects: Sequence[EffectRow]) -> str:
+    """What a later turn must know about runs that did not complete: their request, and what they did or may have."""
+    lines = ["[Note from the runtime, not from the user]"]
+    for run, body in runs:
+        asked = messages.loads(body).text if body else ""
+        shown = asked if len(asked) <= _INPUT_SHOWN else asked[:_INPUT_SHOWN] + " …"
+        lines.append(
+            f"An earlier request was not answered ({run.state}): {shown!r}. Do not act on it unless the user asks again."
+        )
+    for effect in effects:
+        arguments = values.plain_text(values.loads(effect.arguments))
+        if len(arguments) > _ARGUMENTS_SHOWN:
+            arguments = arguments[:_ARGUMENTS_SHOWN] + " …"
+        lines.append(f"That request's call {effect.tool}({arguments}): {_told(effect.state)}.")
+    return "\n".join(lines)
+
+
+def _told(state: str) -> str:
+    match state:
+        case "succeeded":
+            return "it succeeded, so it must not be made again for that request"
+        case "failed":
+            return "it failed, nothing happened"
+        case "started" | "unknown":
+            return "it was started and its outcome is unknown; it may have happened"
+        case _:
+            return state
+
+
+def own_messages(run_messages: Mapping[int, Message], upto: int) -> list[Message]:
+    """The run's own messages with an ordinal below ``upto``, in order, with a result for every call.
+
+    A call of this run without a recorded result gets one made by the runtime, which never says success.
+    """
+    ordered: list[Message] = []
+    expected: dict[str, str] = {}
+    for ordinal in sorted(run_messages):
+        if ordinal >= upto:
+            break
+        message = run_messages[ordinal]
+        if message.role == "tool":
+            for part in message.parts:
+                if isinstance(part, ToolResponse):
+                    expected.pop(part.id, None)
+        else:
+            ordered.extend(_missing_results(expected))
+            expected = {call.id: call.name for call in message.calls}
+        ordered.append(message)
+    ordered.extend(_missing_results(expected))
+    return ordered
+
+
+def _missing_results(expected: dict[str, str]) -> list[Message]:
+    made = [
+        messages.tool_result(id, name, "cancelled, or its outcome is unknown: it may have happened", error=True)
+        for id, name in expected.items()
+    ]
+    expected.clear()
+    return made
+
+
+def extend_chain(chain: bytes, bodies: Iterable[str]) -> bytes:
+    """A hash chained over per-message hashes: adding a message never reads the ones before it."""
+    for body in bodies:
+        chain = hashlib.sha256(chain + hashlib.sha256(body.encode()).digest()).digest()
+    return chain
+
+
+def request_hash(system: Message, tools_digest: str, history_chain: bytes, own_chain: bytes) -> str:
+    """Proves that a request built again is the one that was sent: 24 hex digits."""
+    head = f"{messages.dumps(system)}|{tools_digest}|".encode()
+    return hashlib.sha256(head + history_chain + own_chain).hexdigest()[:24]
+
+
+def rebuild(
+    definition: Mapping[str, Any],
+    clock: str,
+    since: str | None,
+    history: Sequence[str],
+    own: Mapping[int, str],
+    upto: int,
+    digest: str,
+) -> tuple[list[Message], str]:
+    """The request of a recorded step, from what is stored, and its hash."""
+    system = system_message(values.decode(definition["instructions"]), clock, since)
+    mine = {o: messages.loads(body) for o, body in own.items()}
+    own_chain = extend_chain(EMPTY_CHAIN, (own[o] for o in sorted(own) if o < upto))
+    history_chain = extend_chain(EMPTY_CHAIN, history)
+    try:
+        seen = [system, *(messages.loads(b) for b in history), *own_messages(mine, upto)]
+    except (KeyError, ValueError) as error:
+        raise StoreCorrupt(f"a stored message cannot be read: {error}") from error
+    return seen, request_hash(system, digest, history_chain, own_chain)

@@ -1,0 +1,396 @@
+"""What does a user hold in hand? A run, an ask, an effect, a session: values with the verbs that fit them."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from ondol import clock, events, ids, journal, messages, values
+from ondol.errors import RunCancelled, RunExpired, RunFailed, RunWaiting
+from ondol.events import Event
+from ondol.messages import Message
+from ondol.records import AskRow, EffectRow, RunRow, SessionRow
+from ondol.transactions import Decision
+
+if TYPE_CHECKING:
+    from ondol.runtime import Runtime
+
+AT_REST = frozenset({"completed", "failed", "cancelled", "expired", "waiting", "parked"})
+
+
+def _when(micros: int | None) -> datetime | None:
+    return None if micros is None else clock.from_micros(micros)
+
+
+def this_person() -> str:
+    """Who acts, where nobody is named: the user of this machine."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What a completed run answered. ``body`` is the stored reply word for word: every reply has the same bytes."""
+
+    text: str
+    run_id: str
+    session: str
+    operation_id: str
+    revision: int
+    body: str
+    replayed: bool = False
+
+
+class Run:
+    """A run as it was when it was last read. ``id``, ``session``, ``operation_id`` never change.
+
+    ``replayed`` is True when ``start`` found the operation completed before.
+    """
+
+    def __init__(self, runtime: Runtime, row: RunRow, *, replayed: bool = False) -> None:
+        self._rt, self._row, self.replayed = runtime, row, replayed
+
+    def __repr__(self) -> str:
+        return f"<Run {self.id} {self.status} agent={self.agent!r} session={self.session!r} operation={self.operation_id!r}>"
+
+    id = property(lambda self: self._row.id, doc="The run's id.")
+    session = property(lambda self: self._row.session, doc="The id of its session.")
+    operation_id = property(lambda self: self._row.operation_id, doc="The caller's name for it.")
+    agent = property(lambda self: self._row.agent, doc="The name of its agent.")
+    tenant = property(lambda self: self._row.tenant, doc="Whose it is.")
+    user = property(lambda self: self._row.user_id or None, doc="Who asked for it.")
+    trigger = property(lambda self: self._row.trigger, doc="chat, workflow, schedule, webhook or api.")
+    time_zone = property(lambda self: self._row.zone, doc="The zone that the request named.")
+
+    @property
+    def status(self) -> str:
+        """``queued`` ``running`` ``waiting`` ``completed`` ``failed`` ``cancelled`` ``expired`` or ``parked``."""
+        return self._row.state
+
+    @property
+    def retryable(self) -> bool:
+        """It failed, and the same operation id goes on where it stopped."""
+        return bool(self._row.retryable)
+
+    @property
+    def cancelling(self) -> bool:
+        """A cancel was accepted; its holder is still stopping what is in flight."""
+        return self._row.state == "running" and bool(self._row.cancel)
+
+    @property
+    def accepted_at(self) -> datetime:
+        return clock.from_micros(self._row.accepted_at)
+
+    @property
+    def ended_at(self) -> datetime | None:
+        return _when(self._row.ended_at)
+
+    @property
+    def error(self) -> dict[str, Any] | None:
+        """``code`` and ``message`` of what ended or parked it."""
+        return values.loads(self._row.error) if self._row.error else None
+
+    @property
+    def tokens(self) -> tuple[int | None, int | None]:
+        """Input and output tokens so far; None where no provider said."""
+        return self._row.tokens_in, self._row.tokens_out
+
+    async def refresh(self) -> Run:
+        """Read it again."""
+        self._row = await self._rt._run_row(self.tenant, self.id)
+        return self
+
+    async def result(self) -> RunResult:
+        """Wait until the run comes to rest, and return its answer.
+
+        Raises:
+            RunWaiting: it waits for a person (or is parked); ``asks`` names what is open.
+            RunFailed, RunCancelled, RunExpired: it ended. Each message names the next step.
+        """
+        self._row = row = await self._rt._until_rest(self._row)
+        return await self._outcome(row)
+
+    async def _outcome(self, row: RunRow) -> RunResult:
+        error = values.loads(row.error) if row.error else {}
+        why = ": ".join(p for p in (error.get("code", ""), error.get("message", "")) if p)
+        match row.state:
+            case "completed":
+                body = values.loads(row.reply or "{}")
+                return RunResult(
+                    text=values.decode(body.get("text", "")), run_id=row.id, session=row.session,
+                    operation_id=row.operation_id, revision=body.get("revision", 0), body=row.reply or "",
+                    replayed=self.replayed,
+                )  # fmt: skip
+            case "waiting" | "parked":
+                open_asks = [a.id for a in await self.asks()]
+                shown = ", ".join(open_asks)
+                raise RunWaiting(
+                    f"run {row.id} is {row.state} for a person: decide {shown} (ondol asks show {open_asks[0] if open_asks else 'ID'})",
+                    run=row.id, asks=open_asks,
+                )  # fmt: skip
+            case "cancelled":
+                raise RunCancelled(f"run {row.id} was cancelled: its effects are listed by 'ondol runs show {row.id}'", run=row.id, error=error)
+            case "expired":
+                raise RunExpired(f"run {row.id} expired: a question was not answered in time", run=row.id, error=error)
+            case _:
+                again = f"send operation {row.operation_id!r} again to go on" if row.retryable else "it will not go on"
+                raise RunFailed(f"run {row.id} failed ({why}): {again}", run=row.id, error=error, retryable=bool(row.retryable))
+
+    async def events(self, after: str | None = None) -> AsyncIterator[Event]:
+        """Everything that happened and happens, in order, until the run comes to rest. Watching never cancels it.
+
+        ``after`` is the id of the last event seen: what follows it is given, nothing twice.
+        """
+        async for event in self._rt._events(self.tenant, self.id, after):
+            yield event
+
+    async def asks(self, state: str | None = "open") -> list[Ask]:
+        return await self._rt.asks(run=self.id, state=state, tenant=self.tenant)
+
+    async def effects(self) -> list[Effect]:
+        """Every call that the run planned, in call order."""
+        return await self._rt.effects(run=self.id, tenant=self.tenant)
+
+    async def messages(self) -> list[Message]:
+        """The run's own messages, in order, committed or not."""
+        stored = await self._rt._run_messages(self.tenant, self.id)
+        return [messages.loads(stored[o]) for o in sorted(stored)]
+
+    async def state(self) -> dict[str, Any]:
+        """The run's scratchpad: where it stands, its messages and effects, as JSON values."""
+        return await self._rt._scratchpad(self.tenant, self.id)
+
+    async def cancel(self, *, by: str | None = None, reason: str = "") -> Run:
+        """Ask it to stop. Idempotent; on a run that nobody holds it takes effect at once."""
+        return await self._rt.cancel(self.id, by=by, reason=reason, tenant=self.tenant)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """A question to a person, decided once. ``state``: ``open`` ``decided`` ``expired`` ``closed``."""
+
+    id: str
+    kind: str
+    state: str
+    question: str
+    run: str
+    session: str
+    user: str | None
+    tool: str | None
+    arguments: Any
+    arguments_hash: str
+    effect: str | None
+    opened_at: datetime
+    expires_at: datetime | None
+    decision: str | None
+    decided_by: str | None
+    decided_at: datetime | None
+    door: str | None
+    _rt: Runtime = field(repr=False, compare=False)
+    _tenant: str = field(repr=False)
+
+    async def approve(self, *, by: str | None = None, arguments: Mapping[str, Any] | None = None) -> Ask:
+        """Let the call run with exactly these arguments, or with ``arguments`` in their place, in full."""
+        replaced = None if arguments is None else dict(arguments)
+        return await self._rt.decide(self, Decision(kind="approve", arguments=replaced), by=by)
+
+    async def deny(self, *, by: str | None = None, reason: str = "") -> Ask:
+        """Refuse the call: the model is told so, and the run goes on."""
+        return await self._rt.decide(self, Decision(kind="deny", reason=reason), by=by)
+
+    async def happened(self, result: Any = None, evidence: str = "", *, by: str | None = None) -> Ask:
+        """The unknown effect did happen; ``result`` is what the model is told."""
+        encoded = None if result is None else values.encode(result)
+        return await self._rt.decide(self, Decision(kind="happened", result=encoded, evidence=evidence), by=by)
+
+    async def not_happened(self, evidence: str = "", *, by: str | None = None) -> Ask:
+        """The unknown effect did not happen: the next attempt runs, with the same key."""
+        return await self._rt.decide(self, Decision(kind="not_happened", evidence=evidence), by=by)
+
+    async def give_up(self, reason: str = "", *, by: str | None = None) -> Ask:
+        """Nobody will find out: the run ends ``failed(unknown_effect)``."""
+        return await self._rt.decide(self, Decision(kind="give_up", reason=reason), by=by)
+
+    async def answer(self, value: str, *, by: str | None = None, reason: str = "") -> Ask:
+        """Answer a parked run: ``"resume"`` or ``"fail"``."""
+        return await self._rt.decide(self, Decision(kind=value, reason=reason), by=by)
+
+
+def ask_of(runtime: Runtime, row: AskRow) -> Ask:
+    return Ask(
+        id=row.id, kind=row.kind, state=row.state, question=row.question, run=row.run, session=row.session,
+        user=row.user_id or None, tool=row.tool, arguments=values.decode(values.loads(row.arguments)),
+        arguments_hash=row.hash, effect=row.effect, opened_at=clock.from_micros(row.opened_at),
+        expires_at=_when(row.expires_at), decision=Decision.loads(row.decision).kind if row.decision else None,
+        decided_by=row.decided_by, decided_at=_when(row.decided_at), door=row.door, _rt=runtime, _tenant=row.tenant,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """One tool call in the ledger. ``effect`` is its class, ``key`` what downstream sees, ``attempt`` counts starts."""
+
+    id: str
+    run: str
+    session: str
+    tool: str
+    effect: str
+    state: str
+    key: str
+    arguments: Any
+    attempt: int
+    decision: str | None
+    reason: str | None
+    evidence: str | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    deadline: datetime | None
+
+
+def effect_of(row: EffectRow) -> Effect:
+    return Effect(
+        id=row.id, run=row.run, session=row.session, tool=row.tool, effect=row.effect, state=row.state, key=row.key,
+        arguments=values.decode(values.loads(row.arguments)), attempt=row.attempt, decision=row.decision,
+        reason=row.reason, evidence=row.evidence, started_at=_when(row.started_at), ended_at=_when(row.ended_at),
+        deadline=_when(row.deadline),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class SessionMessage:
+    """A committed message. ``seq`` orders the session; it may have gaps."""
+
+    seq: int
+    run: str
+    message: Message
+
+
+class Session:
+    """A session as it was when it was last read."""
+
+    def __init__(self, runtime: Runtime, row: SessionRow) -> None:
+        self._rt, self._row = runtime, row
+
+    def __repr__(self) -> str:
+        return f"<Session {self.id!r} revision={self.revision}>"
+
+    @property
+    def id(self) -> str:
+        return self._row.id
+
+    @property
+    def tenant(self) -> str:
+        return self._row.tenant
+
+    @property
+    def revision(self) -> int:
+        return self._row.revision
+
+    @property
+    def title(self) -> str | None:
+        return self._row.title
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The session's state, as its last committed turn left it."""
+        state: dict[str, Any] = values.decode(values.loads(self._row.state))
+        return state
+
+    @property
+    def updated_at(self) -> datetime:
+        return clock.from_micros(self._row.updated_at)
+
+    async def refresh(self) -> Session:
+        self._row = (await self._rt.get_session(self.id, tenant=self.tenant))._row
+        return self
+
+    async def messages(self, after: int = -1, limit: int = 1000) -> list[SessionMessage]:
+        """The committed messages with a sequence above ``after``, in order."""
+        return await self._rt._session_messages(self.tenant, self.id, after, limit)
+
+    async def runs(self, limit: int = 100) -> list[Run]:
+        return await self._rt.runs(session=self.id, tenant=self.tenant, limit=limit)
+
+    async def set_state(self, state: Mapping[str, Any], *, expected_revision: int | None = None) -> Session:
+        """Replace the session's state. Raises SessionBusy while a run is unfinished, RevisionConflict when stale."""
+        return await self._rt.write_session(
+            self.id, state=state, expected_revision=expected_revision, tenant=self.tenant
+        )
+
+    async def set_title(self, title: str, *, expected_revision: int | None = None) -> Session:
+        return await self._rt.write_session(
+            self.id, title=title, expected_revision=expected_revision, tenant=self.tenant
+        )
+
+    async def delete(
+        self, *, expected_revision: int | None = None, cancel: bool = False, by: str | None = None
+    ) -> None:
+        """Erase what was said and done; operation ids and the revision stay as tombstones.
+
+        Raises:
+            SessionBusy: a run is unfinished or parked, or an effect is unknown. With ``cancel`` its runs are
+                cancelled first, and what is unknown is let go.
+        """
+        await self._rt.delete_session(
+            self.id, expected_revision=expected_revision, cancel=cancel, by=by, tenant=self.tenant
+        )
+
+
+def event_of(
+    run: str, seq: int, at: int, entry: events.Entry, bodies: Mapping[int, Message], state: journal.State
+) -> Event:
+    """An entry as watchers see it: with the ids that people use and, for answers and calls, what was said."""
+    data: dict[str, Any] = events.to_json(entry)[1]
+    if (call := data.get("call")) is not None:
+        data["effect"] = ids.effect_id(run, call)
+    match entry:
+        case events.ModelCompleted(message=ordinal) if ordinal in bodies:
+            data["text"] = bodies[ordinal].text
+        case events.EffectPlanned() if entry.message in bodies:
+            planned = bodies[entry.message].calls[entry.part]
+            data |= {"arguments": values.encode(planned.arguments), "class": entry.effect}
+        case events.EffectSucceeded() | events.EffectFailed():
+            effect = state.effects[entry.call]
+            data["tool"] = effect.tool
+            reply = bodies.get(effect.reply)
+            if reply is not None and isinstance(part := reply.parts[0], messages.ToolResponse):
+                data["result"] = part.response
+        case events.EffectStarted() | events.EffectUnknown():
+            data["tool"] = state.effects[entry.call].tool
+        case events.RunCompleted():
+            final = bodies.get(state.answered) if state.answered is not None else None
+            data["text"] = final.text if final else ""
+        case _:
+            pass
+    return Event(type=entry.kind, data=data, at=clock.from_micros(at), id=f"{run}/{seq}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenContext:
+    """What the model saw at a step, built again from what is stored. ``matches``: its hash is the recorded one."""
+
+    run: str
+    step: int
+    messages: list[Message]
+    definition: dict[str, Any]
+    hash: str
+    matches: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Act:
+    """Something a person did."""
+
+    at: datetime
+    by: str
+    door: str
+    act: str
+    subject: str
+    note: str
+
+

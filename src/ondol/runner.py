@@ -1,0 +1,884 @@
+"""How is one run driven, from its claim to its end?
+
+Prepare (claim, history, context), execute (model, tools, suspend), commit: one loop over ``lifecycle.next_action``.
+A run that starts and a run that comes back from a crash pass the same lines. Each action writes down what came of it
+before the next is chosen, so that whatever the process was doing when it died, the journal says what was done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, ParamSpec, TypeAlias, TypeVar, assert_never
+
+from ondol import clock as clocks
+from ondol import context, effects, events, ids, journal, lifecycle, messages, transactions, values
+from ondol.agent import Agent
+from ondol.cancellation import Attempt, CancelToken, sleep_or_cancel
+from ondol.clock import Clock, from_micros, to_micros
+from ondol.errors import (
+    CancelRequested,
+    ClaimLost,
+    InvalidInput,
+    ModelError,
+    RevisionConflict,
+    SignalsUnread,
+    StoreCorrupt,
+    StoreError,
+    StoreTooNew,
+)
+from ondol.messages import Message, Text, ToolCall
+from ondol.model import Answer, Delta, Model, ModelRequest
+from ondol.records import RunRow, SessionRow
+from ondol.store import Store
+from ondol.streams import Streams
+from ondol.tools import CannotTell, Context, Happened, NotHappened, SessionState, Tool
+from ondol.transactions import Claimed, Ended, Outcome, PlannedCall, Tx
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+log = logging.getLogger("ondol.runner")
+
+_MODEL = -1  # stands for the model call among the calls in flight
+_STORE_RETRY = 0.5  # seconds between attempts to write something that is already true
+_PARTIAL_KEPT = 2000  # characters of an aborted answer that are kept for whoever looks into it
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """An agent that this process can drive, ready to be used."""
+
+    agent: Agent
+    model: Model
+    definition: str
+    digest: str
+    tools: Mapping[str, Tool[..., Any]]
+    rules: Mapping[str, effects.Rules]
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The tool came back with a result."""
+
+    result: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """The tool raised. ``not_done``: it says that nothing happened."""
+
+    reason: str
+    not_done: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Unwound:
+    """The tool ended by a cancellation, its own or ours, without saying how."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOut:
+    """The attempt's time is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The run is being cancelled, and the call did not say in time how it ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """It was never sent: the attempt's deadline had passed before (this process had been paused)."""
+
+
+AttemptEnd: TypeAlias = Returned | Raised | Unwound | TimedOut | Stopped | Dropped
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The committed messages of a session up to a sequence, with their chained hash."""
+
+    until: int
+    messages: tuple[Message, ...]
+    chain: bytes
+    size: int  # characters of the stored bodies
+
+
+class HistoryCache:
+    """Histories of sessions that ran here lately, so that a warm turn reads only what is new."""
+
+    LIMIT = 8_000_000  # characters of stored bodies, over all sessions
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[str, str, int], History] = OrderedDict()
+        self._size = 0
+
+    async def load(self, store: Store, session: SessionRow) -> History:
+        key = (session.tenant, session.id, session.created_at)
+        known = self._kept.get(key) or History(0, (), context.EMPTY_CHAIN, 0)
+        if known.until == session.next_message:
+            return known
+        new = await store.read(
+            transactions.read_history, session.tenant, session.id, known.until, session.next_message
+        )
+        bodies = [m.body for m in new]
+        return self._keep(key, _extended(known, session.next_message, [messages.loads(b) for b in bodies], bodies))
+
+    def committed(self, session: SessionRow, before: History, own: Sequence[Message], bodies: Sequence[str], until: int) -> None:
+        self._keep((session.tenant, session.id, session.created_at), _extended(before, until, own, bodies))
+
+    def _keep(self, key: tuple[str, str, int], history: History) -> History:
+        old = self._kept.pop(key, None)
+        self._size += history.size - (old.size if old else 0)
+        self._kept[key] = history
+        while self._size > self.LIMIT and len(self._kept) > 1:
+            _, dropped = self._kept.popitem(last=False)
+            self._size -= dropped.size
+        return history
+
+
+def _extended(before: History, until: int, own: Sequence[Message], bodies: Sequence[str]) -> History:
+    chain = context.extend_chain(before.chain, bodies)
+    return History(until, (*before.messages, *own), chain, before.size + sum(map(len, bodies)))
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """What all drives of one process share."""
+
+    store: Store
+    clock: Clock
+    streams: Streams
+    time_zone: str | None
+    deps: Any
+    histories: HistoryCache = field(default_factory=HistoryCache)
+
+    def drive(self, claimed: Claimed, served: Served) -> Drive:
+        return Drive(self, claimed, served)
+
+
+class Drive:
+    """One claimed run in this process."""
+
+    def __init__(self, runner: Runner, claimed: Claimed, served: Served) -> None:
+        self.runner, self.served, self.claimed = runner, served, claimed
+        self.claim, self.row = claimed.claim, claimed.run
+        self.store, self.clock = runner.store, runner.clock
+        self.state = journal.fold(claimed.batches)
+        self.bodies: dict[int, str] = dict(claimed.messages)
+        self.messages = {o: messages.loads(body) for o, body in self.bodies.items()}
+        self.token = CancelToken()
+        self.busy: dict[int, asyncio.Task[None]] = {}
+        self.signalled = claimed.run.unread > 0
+        self.draining = False
+        self.ended: Ended | None = None
+        self.suspended: RunRow | None = None
+        self._changed = asyncio.Event()
+        self._early: dict[int, journal.Batch] = {}  # committed, but an earlier batch is not folded yet
+        self._chain, self._chained = context.EMPTY_CHAIN, 0
+        self._partial: list[str] = []
+
+    # --- from outside -------------------------------------------------------------------------------------------
+
+    def signal(self) -> None:
+        """Somebody left a signal in the store: read it soon."""
+        self.signalled = True
+        self._changed.set()
+
+    def drain(self) -> None:
+        """Give the run back at the next boundary."""
+        self.draining = True
+        self._changed.set()
+
+    # --- the loop -----------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Drive it until it ends, waits, or is given back.
+
+        Raises:
+            ClaimLost: somebody else drives it now; nothing more was done here.
+        """
+        self.history = await self.runner.histories.load(self.store, self.claimed.session)
+        self.session_state: dict[str, Any] = values.decode(values.loads(self.claimed.session.state))
+        try:
+            async with asyncio.TaskGroup() as group:
+                await self._loop(group)
+        except BaseExceptionGroup as several:
+            raise several.exceptions[0] from None
+
+    async def _loop(self, group: asyncio.TaskGroup) -> None:
+        while True:
+            self._changed.clear()
+            if self.signalled:
+                await self._absorb()
+            action = self._next_action()
+            if self.draining and not self.busy and not isinstance(action, lifecycle.Commit | lifecycle.End):
+                await self._write(transactions.release, self.claim, self._now())
+                return
+            match action:
+                case lifecycle.BuildContext():
+                    await self._build_context()
+                case lifecycle.CallModel(after=after):
+                    self._spawn(group, _MODEL, self._ask_model(after))
+                case lifecycle.Advance(work=work):
+                    for call, verdict in work:
+                        self._spawn(group, call, self._advance(call, verdict))
+                case lifecycle.Wait():
+                    await self._changed.wait()
+                case lifecycle.Suspend():
+                    if await self._suspend():
+                        return
+                case lifecycle.Commit():
+                    if await self._commit():
+                        return
+                case lifecycle.End():
+                    await self._end(action)
+                    return
+                case _:
+                    assert_never(action)
+
+    def _next_action(self) -> lifecycle.Action:
+        if self._early or _MODEL in self.busy:
+            # What is committed but not folded yet would be taken for lost: wait until it is.
+            return lifecycle.Wait()
+        return lifecycle.next_action(
+            self._seen(self.state), self.served.rules, busy=self.busy.keys(), now=self._now(),
+            max_steps=self.served.agent.limits.steps,
+        )  # fmt: skip
+
+    def _seen(self, state: journal.State) -> journal.State:
+        """The code changed since the context was recorded: a new one must say so."""
+        if state.context is not None and state.definition != self.served.digest:
+            return journal.without_context(state)
+        return state
+
+    def _spawn(self, group: asyncio.TaskGroup, call: int, work: Coroutine[Any, Any, None]) -> None:
+        task = group.create_task(work)
+        self.busy[call] = task
+
+        def done(_: object) -> None:
+            del self.busy[call]
+            self._changed.set()
+
+        task.add_done_callback(done)
+
+    async def _write(self, tx: Callable[P, Tx[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Write until it is durable. A full disk is waited out: what is in hand is true, and is not thrown away."""
+        first = True
+        while True:
+            try:
+                return await self.store.write(tx, *args, **kwargs)
+            except (StoreCorrupt, StoreTooNew):
+                raise
+            except StoreError as error:
+                log.warning("run %s: %s", self.row.id, error)
+                self._publish("progress", {"note": f"waiting for the store: {error}"})
+                if not first and not await sleep_or_cancel(self.clock, _STORE_RETRY, self.token):
+                    await clocks.sleep(self.clock, _STORE_RETRY)
+                first = False
+
+    def _record(self, batch: journal.Batch | None) -> None:
+        """Fold what was committed. Two calls may hear of their commits in either order; the fold keeps the journal's."""
+        if batch is None:
+            return
+        self._early[batch.seq] = batch
+        while (following := self._early.pop(self.state.seq + 1, None)) is not None:
+            self.state = journal.fold([following], self.state)
+        self.runner.streams.notify(self.row.id)
+
+    def _publish(self, kind: str, data: dict[str, Any]) -> None:
+        if self.runner.streams.is_watched(self.row.id):
+            self.runner.streams.publish(self.row.id, events.Event(type=kind, data=data, at=self.clock.now()))
+
+    def _now(self) -> int:
+        return to_micros(self.clock.now())
+
+    # --- signals ------------------------------------------------------------------------------------------------
+
+    async def _absorb(self) -> None:
+        self.signalled = False
+        batch, bodies = await self._write(transactions.absorb, self.claim, self._now())
+        for ordinal, body in bodies.items():
+            self._keep_message(ordinal, body)
+        self._record(batch)
+        if self.state.cancel is None or self.token.is_set:
+            return
+        self.token.set()  # the cancel is durable: it travels to whatever is in flight
+
+    # --- prepare: what the model will see -----------------------------------------------------------------------
+
+    async def _build_context(self) -> None:
+        entries, note = self._next_context(self._seen(self.state), {}, with_note=True)
+        if note is not None:
+            ordinal, body = note
+            batch = await self._write(transactions.note_down, self.claim, self._now(), entries, (ordinal, body))
+            self._keep_message(ordinal, body)
+        else:
+            batch = await self._write(transactions.note_down, self.claim, self._now(), entries)
+        self._record(batch)
+
+    def _next_context(
+        self, state: journal.State, extra: Mapping[int, str], *, with_note: bool
+    ) -> tuple[list[events.Entry], tuple[int, str] | None]:
+        """T2 for the state, where ``extra`` holds bodies that are about to be committed with it."""
+        note = self._note(state) if with_note else None
+        told: list[list[str]] = []
+        upto = state.next_message
+        bodies = self.bodies
+        if note is not None:
+            ordinal, body, told = note
+            bodies = {**bodies, ordinal: body}
+            upto = max(upto, ordinal + 1)
+        clock, since = self._shown_clock(state)
+        own = self._extend_chain(bodies, extra, upto)
+        digest = context.request_hash(self._system(clock, since), self.served.digest, self.history.chain, own)
+        built = events.ContextBuilt(
+            step=state.step + 1, clock=clock, since=since, zone=self._zone, upto=upto, hash=digest,
+            history=self.history.until if self.history.until != state.history else None,
+            definition=self.served.digest if self.served.digest != state.definition else None,
+            note=note[0] if note else None, told=told,
+        )  # fmt: skip
+        entries: list[events.Entry] = [events.StepCompleted(step=state.step)] if state.last_step_open else []
+        entries += [events.StepStarted(step=state.step + 1), built, events.ModelStarted(step=state.step + 1)]
+        return entries, note[:2] if note else None
+
+    def _note(self, state: journal.State) -> tuple[int, str, list[list[str]]] | None:
+        """What other runs of the session left behind that no turn was told yet."""
+        runs = [(r, body) for r, body in self.claimed.untold_runs if ("run", r.id) not in state.told]
+        told = [("effect", e.id, e.state) for e in self.claimed.untold_effects]
+        rows = [e for e, t in zip(self.claimed.untold_effects, told, strict=True) if t not in state.told]
+        if not runs and not rows:
+            return None
+        body = messages.dumps(messages.runtime_note(context.note(runs, rows)))
+        ordinal = 0 if state.last_context is None else state.next_message
+        tell = [["run", r.id] for r, _ in runs] + [["effect", e.id, e.state] for e in rows]
+        return ordinal, body, tell
+
+    def _extend_chain(self, bodies: Mapping[int, str], extra: Mapping[int, str], upto: int) -> bytes:
+        fresh = [bodies.get(o) or extra.get(o) for o in range(self._chained, upto)]
+        chain = context.extend_chain(self._chain, (b for b in fresh if b is not None))
+        if not extra:
+            self._chain, self._chained = chain, upto
+        return chain
+
+    def _shown_clock(self, state: journal.State) -> tuple[int, int | None]:
+        """The clock of a run stands still while it works; after a pause it is told both times."""
+        if state.last_context is None:
+            return (self.row.accepted_at, None) if not state.waited else (self._now(), self.row.accepted_at)
+        if state.waited:
+            return self._now(), self.row.accepted_at
+        return state.last_context.clock, state.last_context.since
+
+    @property
+    def _zone(self) -> str | None:
+        return self.row.zone or self.runner.time_zone
+
+    def _system(self, clock: int, since: int | None) -> Message:
+        shown = clocks.shown(from_micros(clock), self._zone)
+        began = None if since is None else clocks.shown(from_micros(since), self._zone)
+        return context.system_message(self.served.agent.instructions, shown, began)
+
+    def _keep_message(self, ordinal: int, body: str, message: Message | None = None) -> None:
+        self.bodies[ordinal] = body
+        self.messages[ordinal] = message or messages.loads(body)
+
+    # --- execute: the model -------------------------------------------------------------------------------------
+
+    async def _ask_model(self, after: int) -> None:
+        if after and not await sleep_or_cancel(self.clock, (after - self._now()) / 1e6, self.token):
+            return
+        built = self.state.context
+        assert built is not None
+        own = context.own_messages(self.messages, built.upto)
+        request = ModelRequest(
+            messages=(self._system(built.clock, built.since), *self.history.messages, *own),
+            tools=tuple(t.spec for t in self.served.tools.values()),
+            run=self.row.id, step=self.state.step, attempt=self.state.attempt,
+        )  # fmt: skip
+        asking = Attempt.of_coroutine(self._stream(request))
+        try:
+            if await asking.wait(self.clock, None, self.token) == "cancelled":
+                await asking.stop_late(self.clock)
+                await self._write_partial(request)
+                return
+            answer = asking.future.result()
+        except ModelError as error:
+            await self._model_failed(error)
+            return
+        finally:
+            asking.future.cancel()
+        try:
+            await self._write_answer(answer)
+        except CancelRequested:
+            self.signal()
+
+    async def _stream(self, request: ModelRequest) -> Answer:
+        self._partial = []
+        answer: Answer | None = None
+        stream = self.served.model.stream(request)
+        try:
+            async for output in stream:
+                if isinstance(output, Delta):
+                    self._partial.append(output.text)
+                    self._publish("model.delta", {"step": request.step + 1, "kind": output.kind, "text": output.text})
+                else:
+                    answer = output
+        except ModelError:
+            raise
+        except Exception as error:
+            raise ModelError("rejected", f"the model raised {type(error).__name__}: {error}") from error
+        finally:
+            close = getattr(stream, "aclose", None)
+            if close is not None:
+                await close()
+        if answer is None:
+            raise ModelError("connection", "the answer ended before it was complete")
+        if answer.stop == "content_filter":
+            raise ModelError("content_filter", "the provider's filter stopped the answer")
+        if not any(isinstance(p, ToolCall) or (isinstance(p, Text) and p.text) for p in answer.parts):
+            raise ModelError("server", "the model gave an empty answer")
+        return answer
+
+    async def _write_partial(self, request: ModelRequest) -> None:
+        """What an aborted answer had said so far, for whoever looks into it. It is not part of any conversation."""
+        if self._partial:
+            partial = "".join(self._partial)[:_PARTIAL_KEPT]
+            step, attempt = request.step + 1, request.attempt
+            failed = events.StepFailed(step=step, attempt=attempt, error="cancelled", message=partial)
+            self._record(await self._write(transactions.note_down, self.claim, self._now(), [failed]))
+
+    async def _model_failed(self, error: ModelError) -> None:
+        log.info("run %s: model call failed (%s): %s", self.row.id, error.kind, error)
+        attempt = self.state.attempt
+        delay = lifecycle.retry_delay(error.kind, attempt, error.retry_after, self.row.id)
+        now = self._now()
+        failed = events.StepFailed(
+            step=self.state.step + 1, attempt=attempt, error=error.kind, message=str(error),
+            retry_at=None if delay is None else now + int(delay * 1e6),
+        )  # fmt: skip
+        self._record(await self._write(transactions.note_down, self.claim, now, [failed]))
+
+    async def _write_answer(self, answer: Answer) -> None:
+        """T3. An answer that was cut off makes none of its calls."""
+        ordinal = self.state.next_message
+        parts = tuple(p for p in answer.parts if not (isinstance(p, Text) and not p.text))
+        message = _with_unique_ids(Message("assistant", parts), self.state, self.messages)
+        body = messages.dumps(message)
+        calls = [self._plan(call, i, ordinal, answer) for i, call in enumerate(message.calls)]
+        completed = events.ModelCompleted(
+            step=self.state.step + 1, message=ordinal, stop=answer.stop, input=answer.input_tokens,
+            output=answer.output_tokens, model=answer.model,
+        )  # fmt: skip
+        batch = await self._write(
+            transactions.answer, self.claim, self.row.user_id, self._now(), completed, body, calls
+        )
+        self._keep_message(ordinal, body, message)
+        for call in calls:
+            if call.refusal is not None:
+                self._keep_message(call.entry.reply, call.refusal)
+        self._record(batch)
+
+    def _plan(self, call: ToolCall, part: int, message: int, answer: Answer) -> PlannedCall:
+        """What becomes of one call of an answer: planned, asked, or refused at once."""
+        number = len(self.state.effects) + part
+        tool = self.served.tools.get(call.name)
+        key = ids.idempotency_key(self.row.tenant, self.row.id, number, call.name)
+        encoded = values.encode(call.arguments)
+        refusal, why = self._refusal(call, tool, answer)
+        if refusal is None:
+            assert tool is not None
+            assert isinstance(call.arguments, dict)
+            try:
+                parsed = tool.parse(call.arguments)
+                why = tool.needs_approval(self._context(tool, key, 0), parsed)
+            except InvalidInput as error:
+                refusal = str(error)
+        asks = refusal is None and why is not None
+        ask = ids.ask_id(self.row.id, str(number)) if asks else None
+        expires = tool.approve_expires if tool is not None and asks else None
+        entry = events.EffectPlanned(
+            call=number, tool=call.name, effect=tool.effect if tool else "once", message=message, part=part,
+            reply=message + 1 + part, ask=ask,
+        )  # fmt: skip
+        refused = None if refusal is None else messages.tool_result(call.id, call.name, refusal, error=True)
+        return PlannedCall(
+            entry=entry, call_id=call.id, key=key, arguments=values.dumps(encoded), hash=values.digest(encoded),
+            decision=f"ask: {why}" if asks else "refused" if refusal else "allow",
+            question=f"{call.name} wants to run. Approve it?" if asks else "",
+            expires_at=None if expires is None else to_micros(self.clock.now() + expires),
+            refusal=None if refused is None else messages.dumps(refused), refusal_reason=refusal or "",
+        )  # fmt: skip
+
+    def _refusal(self, call: ToolCall, tool: Tool[..., Any] | None, answer: Answer) -> tuple[str | None, str | None]:
+        if answer.stop == "length":
+            return "not called: the answer was cut off by its length limit before it was complete", None
+        if tool is None:
+            known = ", ".join(self.served.tools) or "none"
+            return f"there is no tool {call.name!r}; the tools are: {known}", None
+        if isinstance(call.arguments, str):
+            return "not called: the arguments are not a JSON object", None
+        return None, None
+
+    # --- execute: one call --------------------------------------------------------------------------------------
+
+    async def _advance(self, call: int, verdict: effects.Verdict) -> None:
+        """Work on one call until it has an outcome, an ask, or something else comes first."""
+        todo: effects.Verdict | None = verdict
+        try:
+            while todo is not None and not self.token.is_set:
+                match todo:
+                    case effects.Run(after=after):
+                        todo = await self._attempt(call, after)
+                    case effects.Check(after=after):
+                        todo = await self._check(call, after)
+                    case effects.OutcomeUnknown(reason=reason):
+                        await self._unknown(call, reason)
+                        todo = None
+                    case effects.Failed(reason=reason):
+                        await self._failed(call, reason)
+                        todo = None
+                    case effects.Hold():
+                        todo = None
+                    case _:
+                        assert_never(todo)
+        except (CancelRequested, SignalsUnread):
+            self.signal()  # nothing was started: the loop reads the signals and asks again
+
+    async def _attempt(self, call: int, after: int) -> effects.Verdict | None:
+        """Write down, act, write down the outcome."""
+        if after and not await sleep_or_cancel(self.clock, (after - self._now()) / 1e6, self.token):
+            return None
+        effect = self.state.effects[call]
+        tool = self.served.tools[effect.tool]
+        arguments = self._arguments(effect)
+        try:
+            parsed = tool.parse(arguments)
+        except InvalidInput as error:  # the tool's schema changed, or a person's replacement does not fit
+            await self._failed(call, str(error))
+            return None
+        now = self.clock.now()
+        deadline = now + tool.timeout
+        if effect.is_write:
+            # Record before calling: after a crash we must know that it may have run.
+            batch = await self._write_started(effect, deadline)
+            self._record(batch)
+            await self._folded(batch)
+            effect = self.state.effects[call]
+        ctx = self._context(tool, self._key(effect), effect.attempt)
+        # A crash from here on leaves it started without an outcome: see effects.verdict.
+        ending = await self._dispatch(tool, effect, ctx, parsed, deadline)
+        return await self._write_outcome(effect, tool, ctx, ending)
+
+    async def _write_started(self, effect: effects.Effect, deadline: datetime) -> journal.Batch:
+        return await self._write(
+            transactions.started, self.claim, self._now(), effect.ordinal, effect.attempt + 1, to_micros(deadline)
+        )
+
+    async def _folded(self, batch: journal.Batch) -> None:
+        """Until the state has taken in what was committed before this batch too."""
+        while self.state.seq < batch.seq:
+            await asyncio.sleep(0)
+
+    async def _dispatch(
+        self, tool: Tool[..., Any], effect: effects.Effect, ctx: Context[Any], arguments: Mapping[str, Any],
+        deadline: datetime,
+    ) -> AttemptEnd:  # fmt: skip
+        left = (deadline - self.clock.now()).total_seconds()
+        if left <= 0:
+            return Dropped()  # this process was paused: by now somebody else may have decided that it did not happen
+        if tool.is_async:
+            attempt = Attempt.of_coroutine(_guarded(tool, ctx, arguments))
+        else:
+            attempt = Attempt.of_function(lambda: _called(tool, ctx, arguments), f"ondol-tool-{tool.name}")
+        try:
+            ending = await attempt.wait(self.clock, left, self.token)
+            if ending == "done":
+                return _end_of(attempt)
+            if ending == "timeout":
+                if await attempt.stop_late(self.clock):
+                    ended = _end_of(attempt)
+                    return TimedOut() if isinstance(ended, Unwound) else ended
+                self._keep_late_outcome(effect, attempt)
+                return TimedOut()
+            if await attempt.stop(self.clock, effects.GRACE):
+                ended = _end_of(attempt)
+                said = isinstance(ended, Returned) or (isinstance(ended, Raised) and ended.not_done)
+                return ended if said else Stopped()
+            self._keep_late_outcome(effect, attempt)
+            return Stopped()
+        finally:
+            if not attempt.future.done() and not attempt.in_thread:
+                attempt.future.cancel()
+
+    def _keep_late_outcome(self, effect: effects.Effect, attempt: Attempt[AttemptEnd]) -> None:
+        """If it ends after all, what it said is kept beside the effect."""
+
+        def ended(future: asyncio.Future[AttemptEnd]) -> None:
+            if not future.cancelled():
+                self._late(effect.ordinal, future.result())
+
+        attempt.future.add_done_callback(ended)
+
+    def _late(self, call: int, ended: AttemptEnd) -> None:
+        said = values.plain_text(values.encode(ended.result)) if isinstance(ended, Returned) else repr(ended)
+        evidence = f"{self.clock.now().isoformat()}: {said}"[:_PARTIAL_KEPT]
+        write = self.store.write(transactions.late_outcome, self.row.tenant, self.row.id, call, evidence)
+        task = asyncio.get_running_loop().create_task(write)
+        _EVIDENCE.add(task)
+        task.add_done_callback(_EVIDENCE.discard)
+
+    async def _write_outcome(
+        self, effect: effects.Effect, tool: Tool[..., Any], ctx: Context[Any], ending: AttemptEnd
+    ) -> effects.Verdict | None:
+        call = effect.ordinal
+        match ending:
+            case Returned(result=result):
+                await self._succeeded(effect, ctx, result, "tool")
+                return None
+            case Raised(reason=reason, not_done=not_done):
+                return effects.after_exception(
+                    effect, tool.rules, not_done=not_done, reason=reason, now=self._now()
+                )
+            case Unwound():
+                return effects.after_exception(
+                    effect, tool.rules, not_done=False, reason="it was cancelled", now=self._now()
+                )
+            case TimedOut():
+                reason = f"it did not end within {tool.timeout.total_seconds():g} s"
+                return effects.after_exception(effect, tool.rules, not_done=False, reason=reason, now=self._now())
+            case Dropped():
+                return effects.after_check(
+                    effect, tool.rules, happened=False, reason="it was not sent in time", now=self._now()
+                )
+            case Stopped():
+                if not effect.is_write:
+                    await self._failed(call, "cancelled")
+                return None  # T9 makes it unknown, unless it said in time how it ended
+            case _:
+                assert_never(ending)
+
+    async def _check(self, call: int, after: int) -> effects.Verdict | None:
+        """The operator's hook looks at what really happened; until the deadline a lost attempt may still act."""
+        if after and not await sleep_or_cancel(self.clock, (after - self._now()) / 1e6, self.token):
+            return None
+        effect = self.state.effects[call]
+        tool = self.served.tools[effect.tool]
+        ctx = self._context(tool, self._key(effect), effect.attempt)
+        try:
+            parsed = tool.parse(self._arguments(effect))
+        except InvalidInput as error:
+            return effects.OutcomeUnknown(str(error))
+        attempt = Attempt.of_coroutine(tool.ask_check(ctx, parsed))
+        ending = await attempt.wait(self.clock, tool.timeout.total_seconds(), self.token)
+        if ending != "done":
+            attempt.future.cancel()
+            return None if ending == "cancelled" else effects.OutcomeUnknown("check did not answer in time")
+        match attempt.future.result():
+            case Happened(result=result):
+                await self._succeeded(effect, ctx, result, "check")
+                return None
+            case NotHappened():
+                return effects.after_check(effect, tool.rules, happened=False, reason="", now=self._now())
+            case CannotTell(reason=why):
+                reason = why or "check cannot tell"
+                return effects.after_check(effect, tool.rules, happened=None, reason=reason, now=self._now())
+
+    async def _succeeded(self, effect: effects.Effect, ctx: Context[Any], result: Any, by: str) -> None:
+        encoded = values.encode(result)
+        patch, clash = self._patch(effect, ctx)
+        error = clash is not None
+        if clash is not None:
+            encoded = f"done, but the session state was not changed: {clash}. Result: {values.plain_text(encoded)}"
+        entry = events.EffectSucceeded(call=effect.ordinal, by=by, patch=patch)
+        await self._finish(effect.ordinal, entry, encoded, error)
+
+    def _patch(self, effect: effects.Effect, ctx: Context[Any]) -> tuple[dict[str, Any], str | None]:
+        """The call's change of the session state. Siblings do not see each other, so they may not overwrite."""
+        patch = {k: values.encode(v) for k, v in ctx.state.patch.items()}
+        for sibling in self.state.effects:
+            if sibling.step == effect.step and sibling.ordinal != effect.ordinal:
+                theirs = self.state.patches.get(sibling.ordinal, {})
+                if clash := sorted(k for k in patch if k in theirs and theirs[k] != patch[k]):
+                    return {}, f"another call of the same step set {', '.join(clash)} differently"
+        return patch, None
+
+    async def _failed(self, call: int, reason: str) -> None:
+        await self._finish(call, events.EffectFailed(call=call, reason=reason), reason, error=True)
+
+    async def _finish(
+        self, call: int, entry: events.EffectSucceeded | events.EffectFailed, response: Any, error: bool
+    ) -> None:
+        """T5. When it was the last outcome of the step, what the model sees next rides on the same commit."""
+        effect = self.state.effects[call]
+        the_call = self.messages[effect.message].calls[effect.part]
+        message = messages.tool_result(the_call.id, effect.tool, response, error)
+        body = messages.dumps(message)
+        done = Outcome(
+            entry=entry, attempt=effect.attempt, reply=effect.reply, body=body,
+            reason=entry.reason if isinstance(entry, events.EffectFailed) else "",
+            unstarted=isinstance(entry, events.EffectFailed),
+        )  # fmt: skip
+        also = self._context_if_last(call, entry, effect.reply, body)
+        try:
+            batch = await self._write(transactions.outcome, self.claim, self.row.user_id, self._now(), done, also)
+        except ClaimLost:
+            self._late(call, Returned(response) if isinstance(entry, events.EffectSucceeded) else Raised(entry.reason, True))
+            raise
+        self._keep_message(effect.reply, body, message)
+        self._record(batch)
+
+    def _context_if_last(self, call: int, entry: events.Entry, reply: int, body: str) -> Sequence[events.Entry]:
+        if self._early or self.signalled or self.draining or self.busy.keys() != {call}:
+            return ()
+        after = journal.apply(self.state, entry)
+        action = lifecycle.next_action(
+            after, self.served.rules, busy=set(), now=self._now(), max_steps=self.served.agent.limits.steps
+        )
+        if not isinstance(action, lifecycle.BuildContext):
+            return ()
+        entries, _ = self._next_context(after, {reply: body}, with_note=False)
+        return entries
+
+    async def _unknown(self, call: int, reason: str) -> None:
+        """Nobody can tell: a person's word is needed. It is neither success nor failure."""
+        effect = self.state.effects[call]
+        ask = ids.ask_id(self.row.id, f"{call}u{effect.attempt}")
+        encoded = values.encode(self._arguments(effect))
+        done = Outcome(
+            entry=events.EffectUnknown(call=call, ask=ask, reason=reason), attempt=effect.attempt, reply=effect.reply,
+            reason=reason, tool=effect.tool, arguments=values.dumps(encoded), hash=values.digest(encoded),
+            question=transactions.unknown_question(effect.tool),
+        )  # fmt: skip
+        self._record(await self._write(transactions.outcome, self.claim, self.row.user_id, self._now(), done))
+
+    def _arguments(self, effect: effects.Effect) -> dict[str, Any]:
+        if effect.arguments is not None:
+            return dict(values.decode(effect.arguments))
+        arguments = self.messages[effect.message].calls[effect.part].arguments
+        assert isinstance(arguments, dict)
+        return arguments
+
+    def _key(self, effect: effects.Effect) -> str:
+        return ids.idempotency_key(self.row.tenant, self.row.id, effect.ordinal, effect.tool)
+
+    def _context(self, tool: Tool[..., Any], key: str, attempt: int) -> Context[Any]:
+        def progress(fraction: float | None, note: str) -> None:
+            self._publish("progress", {"tool": tool.name, "fraction": fraction, "note": note})
+
+        return Context(
+            deps=self.runner.deps, idempotency_key=key, operation_id=self.row.operation_id, run_id=self.row.id,
+            session=self.row.session, user=self.row.user_id or None, tenant=self.row.tenant, attempt=attempt,
+            time_zone=self._zone, state=SessionState({**self.session_state, **values.decode(self.state.patch())}),
+            cancelled=self.token.for_tools, _now=self.clock.now, _progress=progress,
+        )  # fmt: skip
+
+    # --- execute: suspend; commit; end --------------------------------------------------------------------------
+
+    async def _suspend(self) -> bool:
+        try:
+            self.suspended, batch = await self._write(
+                transactions.suspend, self.claim, self._now(), list(self.state.asks)
+            )
+        except (CancelRequested, SignalsUnread):
+            self.signal()
+            return False
+        except RevisionConflict as error:
+            await self._end(lifecycle.End("failed", "conflict", str(error)))
+            return True
+        self._record(batch)
+        return True
+
+    async def _commit(self) -> bool:
+        """T8, the only place where a run becomes part of its session."""
+        assert self.state.answered is not None
+        final = self.messages[self.state.answered]
+        reply = {
+            "id": self.row.id, "state": "completed", "session": self.row.session,
+            "operation_id": self.row.operation_id, "text": values.encode(final.text),
+        }  # fmt: skip
+        patch = self.state.patch()
+        state = values.dumps({**values.loads(self.claimed.session.state), **patch}) if patch else None
+        n_messages = self.state.next_message
+        try:
+            self.ended = await self._write(
+                transactions.commit, self.claim, self._now(), reply, n_messages, state, self.state.told,
+                self.state.step,
+            )  # fmt: skip
+        except CancelRequested:
+            self.signal()
+            return False
+        except RevisionConflict as error:
+            await self._end(lifecycle.End("failed", "conflict", str(error)))
+            return True
+        self._record(self.ended.batch)
+        own = sorted(self.messages)
+        assert self.ended.run.base is not None
+        self.runner.histories.committed(
+            self.claimed.session, self.history, [self.messages[o] for o in own], [self.bodies[o] for o in own],
+            self.ended.run.base + n_messages,
+        )  # fmt: skip
+        return True
+
+    async def _end(self, action: lifecycle.End) -> None:
+        last: events.RunFailed | events.RunCancelled
+        if action.status == "cancelled":
+            cancel = self.state.cancel
+            assert cancel is not None
+            last = events.RunCancelled(by=cancel.by, door=cancel.door, reason=cancel.reason)
+        else:
+            last = events.RunFailed(code=action.code, message=action.message, retryable=action.retryable)
+        self.ended = await self._write(transactions.end, self.claim, self._now(), last)
+        self._record(self.ended.batch)
+
+
+_EVIDENCE: set[asyncio.Task[None]] = set()  # the loop keeps only weak references to tasks
+
+
+async def _guarded(tool: Tool[..., Any], ctx: Context[Any], arguments: Mapping[str, Any]) -> AttemptEnd:
+    """The call as a value. An exit-type exception must not leave the task: it would end the event loop."""
+    try:
+        result = tool.call(ctx, arguments)
+        return Returned(await result if asyncio.iscoroutine(result) or hasattr(result, "__await__") else result)
+    except asyncio.CancelledError:
+        return Unwound()
+    except BaseException as error:
+        return _raised(tool, error)
+
+
+def _called(tool: Tool[..., Any], ctx: Context[Any], arguments: Mapping[str, Any]) -> AttemptEnd:
+    try:
+        return Returned(tool.call(ctx, arguments))
+    except BaseException as error:
+        return _raised(tool, error)
+
+
+def _raised(tool: Tool[..., Any], error: BaseException) -> Raised:
+    return Raised(f"{type(error).__name__}: {error}", not_done=isinstance(error, tool.not_done))
+
+
+def _end_of(attempt: Attempt[AttemptEnd]) -> AttemptEnd:
+    if attempt.future.cancelled():  # before its first line ran
+        return Unwound()
+    return attempt.future.result()
+
+
+def _with_unique_ids(message: Message, state: journal.State, known: Mapping[int, Message]) -> Message:
+    """Some models repeat call ids or give none: results could not be told apart."""
+    taken = {c.id for m in known.values() for c in m.calls}
+    parts: list[messages.Part] = []
+    number = len(state.effects)
+    for part in message.parts:
+        if isinstance(part, ToolCall):
+            id = part.id
+            if not id or id in taken:
+                id = f"call_{number}"
+            taken.add(id)
+            part = ToolCall(id, part.name, part.arguments, part.provider)
+            number += 1
+        parts.append(part)
+    return Message("assistant", tuple(parts))

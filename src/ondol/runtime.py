@@ -1,0 +1,535 @@
+"""How do the pieces become one thing that users hold? ``Runtime`` puts them together; it holds no rule."""
+
+from __future__ import annotations
+
+import asyncio
+import mimetypes
+import os
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar
+
+from ondol import clock as clocks
+from ondol import context, ids, journal, messages, providers, transactions, values
+from ondol.agent import Agent
+from ondol.clock import Clock, SystemClock, from_micros, to_micros
+from ondol.errors import InvalidInput, NotFound, NotOpen
+from ondol.events import SETTLING, ContextBuilt, Event
+from ondol.handles import (
+    AT_REST,
+    Act,
+    Ask,
+    Effect,
+    Run,
+    RunResult,
+    SeenContext,
+    Session,
+    SessionMessage,
+    ask_of,
+    effect_of,
+    event_of,
+    this_person,
+)
+from ondol.ids import DEFAULT_TENANT, checked_id
+from ondol.messages import Attachment
+from ondol.model import Model
+from ondol.records import RunRow
+from ondol.runner import Runner, Served
+from ondol.store import Store
+from ondol.streams import Streams
+from ondol.transactions import Accepted, Decision, NewRun, Tx
+from ondol.worker import DRIVER_KEY, EmbeddedEngine, no_driver_reason
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Attached: TypeAlias = Path | str | bytes
+IfBusy: TypeAlias = Literal["queue", "reject"]
+Trigger: TypeAlias = Literal["chat", "workflow", "schedule", "webhook", "api"]
+
+DEFAULT_STORE = "sqlite:///ondol.db"
+DRAIN = 5.0  # seconds that runs in flight get to reach a boundary when the runtime closes
+
+
+class Runtime:
+    """Accepts operations, drives their runs, and answers about both.
+
+    ``store`` is a URL (``sqlite:///ondol.db`` beside the process, ``sqlite:////var/lib/app.db`` anywhere; by default
+    ``ONDOL_DB`` or ``sqlite:///ondol.db``) or a ``Store``. Use it as ``async with Runtime(...) as rt:``; opening
+    resumes what a crash left. ``deps`` is handed to tools as ``ctx.deps``. ``time_zone`` holds where neither the
+    request nor anybody else names one. ``door`` names this way in, in the record of every human act.
+    """
+
+    def __init__(
+        self,
+        store: str | Store | None = None,
+        *,
+        agents: Sequence[Agent] = (),
+        time_zone: str | None = None,
+        deps: Any = None,
+        clock: Clock | None = None,
+        door: str = "python",
+    ) -> None:
+        self._store = open_store(store or os.environ.get("ONDOL_DB") or DEFAULT_STORE)
+        self.agents = {a.name: a for a in agents}
+        if len(self.agents) < len(agents):
+            raise InvalidInput("two agents have the same name: rename one")
+        if time_zone is not None:
+            clocks.zone(time_zone)
+        self.time_zone, self.deps, self.door = time_zone, deps, door
+        self.clock: Clock = clock or SystemClock()
+        self._streams = Streams()
+        self._models: list[Model] = []
+        self._served: dict[str, Served] = {}
+        self._engine: EmbeddedEngine | None = None
+
+    # --- open and close -----------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Runtime:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Open the store, take up what a dead process left, and begin to drive.
+
+        Raises:
+            InvalidInput: an agent's model is unknown or its key is missing; nothing was started.
+            StoreCorrupt, StoreTooNew, StoreError: the store cannot be used, and was left as it is.
+        """
+        if self._engine is not None:
+            raise NotOpen("this runtime is open already")
+        self._served = {name: self._serve(agent) for name, agent in self.agents.items()}
+        runner = Runner(self._store, self.clock, self._streams, self.time_zone, self.deps)
+        engine = EmbeddedEngine(self._store, self.clock, self._streams, runner, self._served)
+        await self._store.open(engine.changed)
+        try:
+            await engine.open()
+        except BaseException:
+            await self._store.close()
+            raise
+        self._engine = engine
+
+    async def close(self, drain: float = DRAIN) -> None:
+        """Stop: no new runs, those in flight reach a step's boundary within ``drain`` seconds, then the store closes.
+
+        Nothing is lost: what was not finished is taken up at the next ``open``.
+        """
+        if self._engine is None:
+            return
+        engine, self._engine = self._engine, None
+        await engine.close(drain)
+        await self._store.close()
+        for model in self._models:
+            close = getattr(model, "aclose", None)
+            if close is not None:
+                await close()
+        self._models = []
+
+    def _serve(self, agent: Agent) -> Served:
+        if isinstance(agent.model, str):
+            model = providers.resolve(agent.model)
+            self._models.append(model)
+        else:
+            model = agent.model
+        definition = values.dumps(agent.definition())
+        tools = agent.toolset
+        digest = values.digest(agent.definition())
+        return Served(agent, model, definition, digest, tools, {name: t.rules for name, t in tools.items()})
+
+    @property
+    def _working(self) -> EmbeddedEngine:
+        if self._engine is None:
+            raise NotOpen("the runtime is not open: use 'async with Runtime(...) as rt:'")
+        return self._engine
+
+    @property
+    def drives(self) -> bool:
+        """Does this process drive runs? Only one process a SQLite file does."""
+        return self._engine is not None and self._engine.is_driver
+
+    # --- operations ---------------------------------------------------------------------------------------------
+
+    async def start(
+        self,
+        agent: Agent | str,
+        input: str,
+        *,
+        session: str | None = None,
+        user: str | None = None,
+        operation_id: str | None = None,
+        if_busy: IfBusy = "queue",
+        expected_revision: int | None = None,
+        attachments: Sequence[Attached] = (),
+        time_zone: str | None = None,
+        trigger: Trigger = "api",
+        tenant: str = DEFAULT_TENANT,
+    ) -> Run:
+        """Accept an operation. Returns when it is durable; its run goes on without the caller.
+
+        The same ``operation_id`` with the same input is the same run, whatever became of it. Without an id one is
+        made, and every call is new. ``attachments`` are paths or bytes, copied now.
+
+        Raises:
+            OperationMismatch, OperationExpired, RevisionConflict, SessionBusy, InvalidInput, NotFound
+        """
+        engine = self._working
+        served = self._served.get(agent.name if isinstance(agent, Agent) else agent)
+        if served is None:
+            name = agent.name if isinstance(agent, Agent) else agent
+            raise NotFound(f"this runtime has no agent {name!r}: give it to Runtime(agents=[...])")
+        if isinstance(agent, Agent) and agent is not served.agent:
+            raise InvalidInput(f"this runtime has another agent named {agent.name!r}: use that one, or rename this one")
+        if if_busy not in ("queue", "reject"):
+            raise InvalidInput(f"if_busy={if_busy!r} is unknown: say 'queue' or 'reject'")
+        if not isinstance(input, str):
+            raise InvalidInput(f"the input must be a text, got {type(input).__name__}")
+        for kind, value in (("tenant", tenant), ("session", session), ("user", user), ("operation_id", operation_id)):
+            if value is not None:
+                checked_id(kind, value)
+        if time_zone is not None:
+            clocks.zone(time_zone)
+        now = self.clock.now()
+        parts = [await self._attach(tenant, a) for a in attachments]
+        fingerprint = values.digest(
+            values.encode([served.agent.name, session, input, sorted(p.digest for p in parts)])
+        )
+        run = ids.new_run_id(now)
+        new = NewRun(
+            tenant=tenant, run=run, session=session or "s_" + run[2:], user_id=user or "",
+            operation_id=operation_id or ids.new_operation_id(now), fingerprint=fingerprint,
+            agent=served.agent.name, definition=served.definition, definition_digest=served.digest, trigger=trigger,
+            door=self.door, zone=time_zone, input=messages.dumps(messages.user(input, *parts)),
+            blobs=[(p.digest, p.size) for p in parts], expected_revision=expected_revision,
+            reject_if_busy=if_busy == "reject",
+        )  # fmt: skip
+        accepted: Accepted = await self._store.write(transactions.accept, new, to_micros(now))
+        if accepted.wake:
+            engine.wake(tenant, accepted.run.id, accepted.run.agent)
+        return Run(self, accepted.run, replayed=not accepted.created and accepted.run.state == "completed")
+
+    async def run(self, agent: Agent | str, input: str, **options: Any) -> RunResult:
+        """``start``, then ``Run.result``."""
+        return await (await self.start(agent, input, **options)).result()
+
+    def run_sync(self, agent: Agent | str, input: str, **options: Any) -> RunResult:
+        """Open, run one operation, close. For scripts; inside an event loop use ``await rt.run(...)``."""
+
+        async def once() -> RunResult:
+            async with self:
+                return await self.run(agent, input, **options)
+
+        return asyncio.run(once())
+
+    async def _attach(self, tenant: str, given: Attached) -> Attachment:
+        if isinstance(given, bytes):
+            name, data = "attachment", given
+        elif isinstance(given, str) and "://" in given:
+            raise InvalidInput(f"attachment {given!r} is an address: fetch it first and give its bytes")
+        else:
+            path = Path(given)
+            try:
+                name, data = path.name, await asyncio.to_thread(path.read_bytes)
+            except OSError as error:
+                raise InvalidInput(f"attachment {str(path)!r} cannot be read ({error.strerror})") from error
+        digest = await self._store.put_blob(tenant, data)
+        now = to_micros(self.clock.now())
+        await self._store.write(transactions.keep_blob, tenant, digest, len(data), now)
+        media_type = mimetypes.guess_type(name)[0] or "application/octet-stream"
+        return Attachment(digest, media_type, name, len(data))
+
+    # --- runs ---------------------------------------------------------------------------------------------------
+
+    async def get_run(self, run: str, *, tenant: str = DEFAULT_TENANT) -> Run:
+        """Raises NotFound."""
+        return Run(self, await self._run_row(tenant, run))
+
+    async def find_run(self, operation_id: str, *, user: str | None = None, tenant: str = DEFAULT_TENANT) -> Run:
+        """The run of an operation. Raises NotFound."""
+        row = await self._read(transactions.find_operation, tenant, user or "", operation_id)
+        if row is None:
+            raise NotFound(f"there is no operation {operation_id!r}")
+        return Run(self, row)
+
+    async def runs(
+        self, *, session: str | None = None, user: str | None = None, state: str | None = None,
+        before: str | None = None, limit: int = 100, tenant: str = DEFAULT_TENANT,
+    ) -> list[Run]:  # fmt: skip
+        """The newest first. ``before`` is the id of the last one seen."""
+        rows = await self._read(
+            transactions.list_runs, tenant, session=session, user_id=user, state=state, before=before, limit=limit
+        )
+        return [Run(self, r) for r in rows]
+
+    async def cancel(
+        self, run: str | Run, *, by: str | None = None, reason: str = "", tenant: str = DEFAULT_TENANT
+    ) -> Run:
+        """Ask a run to stop. Idempotent; returns the run, which is ``cancelling`` while its holder stops."""
+        engine = self._working
+        id = run.id if isinstance(run, Run) else run
+        now = to_micros(self.clock.now())
+        done = await self._store.write(transactions.cancel, tenant, id, by or this_person(), self.door, reason, now)
+        if done.pending:
+            engine.signal(id)
+            return Run(self, await self._run_row(tenant, id))
+        self._streams.settled(done.run)
+        if done.next_run is not None:
+            engine.wake(tenant, *done.next_run)
+        return Run(self, done.run)
+
+    async def _run_row(self, tenant: str, run: str) -> RunRow:
+        return await self._read(transactions.get_run, tenant, run)
+
+    async def _run_messages(self, tenant: str, run: str) -> dict[int, str]:
+        return await self._read(transactions.read_messages, tenant, run)
+
+    async def _until_rest(self, row: RunRow) -> RunRow:
+        engine = self._working
+        while row.state not in AT_REST:
+            if engine.is_working_on(row.id):
+                watch = self._streams.watch(row.id)
+                try:
+                    row = await self._streams.until_settled(row.id)
+                finally:
+                    self._streams.unwatch(row.id, watch)
+                continue
+            watch = self._streams.watch(row.id)
+            try:
+                row = await self._run_row(row.tenant, row.id)
+                if row.state not in AT_REST:
+                    await watch.changed()
+                    row = await self._run_row(row.tenant, row.id)
+            finally:
+                self._streams.unwatch(row.id, watch)
+        return row
+
+    async def _events(self, tenant: str, run: str, after: str | None) -> AsyncIterator[Event]:
+        seen = _cursor(run, after)
+        watch = self._streams.watch(run)
+        state, bodies, folded = journal.State(), {}, 0
+        try:
+            while True:
+                row, batches = await self._read(transactions.read_journal, tenant, run, folded)
+                if batches:
+                    stored = await self._run_messages(tenant, run)
+                    bodies = {o: messages.loads(b) for o, b in stored.items()}
+                last = ""
+                for batch in batches:
+                    for i, entry in enumerate(batch.entries):
+                        state = journal.apply(state, entry, batch.at)
+                        folded, last = batch.seq + i, entry.kind
+                        if folded > seen:
+                            yield event_of(run, folded, batch.at, entry, bodies, state)
+                while watch.passing:
+                    yield watch.passing.popleft()
+                if row.state in AT_REST and (not batches or last in SETTLING or folded == row.next_seq - 1):
+                    return
+                await watch.changed()
+        finally:
+            self._streams.unwatch(run, watch)
+
+    async def _scratchpad(self, tenant: str, run: str) -> dict[str, Any]:
+        row, batches = await self._read(transactions.read_journal, tenant, run)
+        state = journal.fold(batches)
+        stored = await self._run_messages(tenant, run)
+        return {
+            "run": run, "state": row.state, "agent": row.agent, "session": row.session, "step": state.step,
+            "seq": state.seq, "messages": [values.loads(stored[o]) for o in sorted(stored)],
+            "effects": [
+                {"id": ids.effect_id(run, e.ordinal), "tool": e.tool, "class": e.effect, "state": e.state,
+                 "attempt": e.attempt, "step": e.step}
+                for e in state.effects
+            ],
+            "asks": dict(state.asks), "session_state": state.patch(),
+        }  # fmt: skip
+
+    async def context(self, run: str, step: int | None = None, *, tenant: str = DEFAULT_TENANT) -> SeenContext:
+        """What the model saw at a step (by default the last), built again from what is stored."""
+        row, batches = await self._read(transactions.read_journal, tenant, run)
+        state, found, definition, until = journal.State(), None, "", 0
+        for batch in batches:
+            for entry in batch.entries:
+                state = journal.apply(state, entry, batch.at)
+                if isinstance(entry, ContextBuilt) and step in (None, entry.step):
+                    found, definition, until = entry, state.definition, state.history
+        if found is None:
+            raise NotFound(f"run {run} has no step {step}" if step else f"run {run} has not asked the model yet")
+        described = await self._read(transactions.get_definition, tenant, definition)
+        if described is None:
+            raise NotFound(f"the definition of run {run} is not stored any more")
+        history = await self._read(transactions.read_history, tenant, row.session, 0, until)
+        own = await self._run_messages(tenant, run)
+        clock = clocks.shown(from_micros(found.clock), found.zone)
+        since = None if found.since is None else clocks.shown(from_micros(found.since), found.zone)
+        described_json = values.loads(described)
+        seen, digest = context.rebuild(
+            described_json, clock, since, [m.body for m in history], own, found.upto, definition
+        )
+        return SeenContext(
+            run=run, step=found.step, messages=seen, definition=values.decode(described_json), hash=found.hash,
+            matches=digest == found.hash,
+        )  # fmt: skip
+
+    async def waits_for_driver(self, run: Run) -> str | None:
+        """Why a queued run is not driven, and what to do about it; None if some process has its agent."""
+        stored = await self._read(transactions.get_meta, DRIVER_KEY)
+        driver = values.loads(stored) if stored else None
+        if driver is not None and not self.drives and await self._store.drives():
+            driver = None  # nobody held the lock: that driver is gone
+        return no_driver_reason(run._row, driver, self._served if self.drives else ())
+
+    # --- asks and effects ---------------------------------------------------------------------------------------
+
+    async def asks(
+        self, *, run: str | None = None, session: str | None = None, user: str | None = None,
+        state: str | None = "open", limit: int = 100, tenant: str = DEFAULT_TENANT,
+    ) -> list[Ask]:  # fmt: skip
+        """What waits for a person, the oldest first. ``state=None`` lists the decided ones too."""
+        rows = await self._read(
+            transactions.list_asks, tenant, run=run, session=session, user_id=user, state=state, limit=limit
+        )
+        return [ask_of(self, r) for r in rows]
+
+    async def get_ask(self, ask: str, *, tenant: str = DEFAULT_TENANT) -> Ask:
+        """Raises NotFound."""
+        return ask_of(self, await self._read(transactions.get_ask, tenant, ask))
+
+    async def decide(self, ask: Ask, decision: Decision, *, by: str | None = None) -> Ask:
+        """Decide an ask once. The same decision again returns the stored one.
+
+        Raises:
+            AlreadyDecided: somebody decided otherwise. AskClosed: its run has ended. InvalidInput: no such answer.
+        """
+        if decision.arguments is not None and ask.tool:
+            self._fits(ask, decision.arguments)
+        now = to_micros(self.clock.now())
+        decided = await self._store.write(
+            transactions.decide, ask._tenant, ask.id, decision, by or this_person(), self.door, now
+        )
+        if decided.first:
+            self._working.decided(decided)
+        return ask_of(self, decided.ask)
+
+    def _fits(self, ask: Ask, arguments: Mapping[str, Any]) -> None:
+        """Tell the approver at once when a replacement does not fit, where this process has the tool."""
+        for served in self._served.values():
+            if (tool := served.tools.get(ask.tool or "")) is not None:
+                tool.parse(values.encode(arguments))
+                return
+
+    async def effects(
+        self, *, run: str | None = None, session: str | None = None, state: str | None = None, limit: int = 100,
+        tenant: str = DEFAULT_TENANT,
+    ) -> list[Effect]:  # fmt: skip
+        """The ledger of tool calls: of one run in call order, else of the newest runs first."""
+        if run is not None:
+            rows = await self._read(transactions.effects_of_run, tenant, run)
+            return [effect_of(r) for r in rows if state in (None, r.state)]
+        rows = await self._read(transactions.list_effects, tenant, session=session, state=state, limit=limit)
+        return [effect_of(r) for r in rows]
+
+    async def get_effect(self, effect: str, *, tenant: str = DEFAULT_TENANT) -> Effect:
+        """Raises NotFound."""
+        return effect_of(await self._read(transactions.get_effect, tenant, effect))
+
+    async def unknown_ask(self, effect: str, *, tenant: str = DEFAULT_TENANT) -> Ask:
+        """The open ask about an unknown effect. Raises NotFound when nothing about it is open."""
+        found = await self.get_effect(effect, tenant=tenant)
+        row = await self._read(transactions.open_unknown_ask, tenant, effect)
+        if row is None:
+            raise NotFound(f"effect {effect} is {found.state}: there is nothing to settle")
+        return ask_of(self, row)
+
+    async def audit(self, *, limit: int = 100, tenant: str = DEFAULT_TENANT) -> list[Act]:
+        """What people did, the newest first: who, when, through which door."""
+        rows = await self._read(transactions.list_acts, tenant, limit)
+        return [
+            Act(at=from_micros(at), by=by, door=door, act=act, subject=subject, note=note)
+            for at, by, door, act, subject, note in rows
+        ]
+
+    # --- sessions -----------------------------------------------------------------------------------------------
+
+    async def get_session(self, session: str, *, tenant: str = DEFAULT_TENANT) -> Session:
+        """Raises NotFound."""
+        return Session(self, await self._read(transactions.get_session, tenant, session))
+
+    async def sessions(
+        self, *, after: str | None = None, limit: int = 100, tenant: str = DEFAULT_TENANT
+    ) -> list[Session]:
+        """By id; ``after`` is the last one seen."""
+        rows = await self._read(transactions.list_sessions, tenant, after, limit)
+        return [Session(self, r) for r in rows]
+
+    async def write_session(
+        self, session: str, *, state: Mapping[str, Any] | None = None, title: str | None = None,
+        expected_revision: int | None = None, tenant: str = DEFAULT_TENANT,
+    ) -> Session:  # fmt: skip
+        """Write to a session by hand; it is made if it does not exist.
+
+        Raises:
+            SessionBusy: a run is unfinished. RevisionConflict: it is not at ``expected_revision``.
+        """
+        self._working  # noqa: B018 - raises when closed
+        checked_id("session", session)
+        stored = None if state is None else values.dumps(values.encode(dict(state)))
+        now = to_micros(self.clock.now())
+        row = await self._store.write(
+            transactions.write_session, tenant, session, now, expected_revision=expected_revision, state=stored,
+            title=title,
+        )  # fmt: skip
+        return Session(self, row)
+
+    async def delete_session(
+        self, session: str, *, expected_revision: int | None = None, cancel: bool = False, by: str | None = None,
+        tenant: str = DEFAULT_TENANT,
+    ) -> None:  # fmt: skip
+        """See ``Session.delete``."""
+        self._working  # noqa: B018 - raises when closed
+        by = by or this_person()
+        if cancel:
+            for state in ("parked", "waiting", "queued", "running"):
+                for run in await self.runs(session=session, state=state, tenant=tenant):
+                    stopping = await self.cancel(run, by=by, reason="session deleted", tenant=tenant)
+                    await self._until_rest(stopping._row)
+        now = to_micros(self.clock.now())
+        await self._store.write(
+            transactions.delete_session, tenant, session, now, expected_revision=expected_revision, by=by,
+            door=self.door, with_unknown=cancel,
+        )  # fmt: skip
+
+    async def _session_messages(self, tenant: str, session: str, after: int, limit: int) -> list[SessionMessage]:
+        stored = await self._read(transactions.page_messages, tenant, session, after, limit)
+        return [SessionMessage(m.seq, m.run, messages.loads(m.body)) for m in stored]
+
+    async def get_blob(self, digest: str, *, tenant: str = DEFAULT_TENANT) -> bytes:
+        """The bytes of an attachment. Raises NotFound."""
+        return await self._store.get_blob(tenant, digest)
+
+    async def _read(self, tx: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        self._working  # noqa: B018 - raises when closed
+        return await self._store.read(tx, *args, **kwargs)
+
+
+def _cursor(run: str, after: str | None) -> int:
+    if after is None:
+        return 0
+    of_run, _, seq = after.rpartition("/")
+    if of_run != run or not seq.isdecimal():
+        raise InvalidInput(f"{after!r} is not an event of run {run}: give the id of an event of this run")
+    return int(seq)
+
+
+def open_store(store: str | Store) -> Store:
+    """The store that a URL names. Raises InvalidInput for a URL of a kind that there is not."""
+    if not isinstance(store, str):
+        return store
+    if store.startswith("sqlite:///"):
+        from ondol.stores.sqlite import SqliteStore
+
+        return SqliteStore(store.removeprefix("sqlite:///"))
+    raise InvalidInput(f"{store!r} names no store: say sqlite:///FILE (sqlite:////abs/path for an absolute path)")

@@ -1,0 +1,79 @@
+"""Who watches a run, and how are they told that something happened?
+
+Watchers read what is durable from the store; this module only wakes them, and hands on what is not stored (deltas,
+progress). A slow watcher loses no durable event: it reads them when it comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict, deque
+
+from ondol.events import Event
+from ondol.records import RunRow
+
+_PASSING_LIMIT = 1000  # deltas kept for one watcher that does not come to read them
+
+
+class Watch:
+    """One watcher of one run."""
+
+    def __init__(self) -> None:
+        self.passing: deque[Event] = deque(maxlen=_PASSING_LIMIT)
+        self._wake = asyncio.Event()
+
+    async def changed(self) -> None:
+        """Return when something may have happened since the last call."""
+        await self._wake.wait()
+        self._wake.clear()
+
+    def wake(self) -> None:
+        self._wake.set()
+
+
+class Streams:
+    """All watchers of one process."""
+
+    def __init__(self) -> None:
+        self._watches: dict[str, set[Watch]] = defaultdict(set)
+        self._settled: dict[str, list[asyncio.Future[RunRow]]] = {}
+
+    def watch(self, run: str) -> Watch:
+        watch = Watch()
+        self._watches[run].add(watch)
+        return watch
+
+    def unwatch(self, run: str, watch: Watch) -> None:
+        self._watches[run].discard(watch)
+        if not self._watches[run]:
+            del self._watches[run]
+
+    def is_watched(self, run: str) -> bool:
+        return run in self._watches
+
+    def notify(self, run: str) -> None:
+        for watch in self._watches.get(run, ()):
+            watch.wake()
+
+    def notify_all(self) -> None:
+        for run in list(self._watches):
+            self.notify(run)
+
+    def publish(self, run: str, event: Event) -> None:
+        """Hand on something that is not stored."""
+        for watch in self._watches.get(run, ()):
+            watch.passing.append(event)
+            watch.wake()
+
+    def settled(self, run: RunRow) -> None:
+        """The run came to rest in this process: whoever waits for that gets its row."""
+        for future in self._settled.pop(run.id, ()):
+            if not future.done():
+                future.set_result(run)
+        self.notify(run.id)
+
+    async def until_settled(self, run: str) -> RunRow:
+        """The run's row when it comes to rest in this process."""
+        future: asyncio.Future[RunRow] = asyncio.get_running_loop().create_future()
+        self._settled.setdefault(run, []).append(future)
+        return await future

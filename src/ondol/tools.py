@@ -1,0 +1,345 @@
+"""What is a tool, and what may it be told and asked?"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import threading
+import typing
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, cast, overload
+
+from ondol import effects, values
+from ondol.errors import InvalidInput, NotDone
+from ondol.events import EffectClass
+from ondol.model import ToolSpec
+
+Deps = TypeVar("Deps")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+DEFAULT_TIMEOUT = timedelta(seconds=60)
+DEFAULT_KEY_TTL = timedelta(hours=24)  # what most payment and mail services keep an idempotency key for
+
+
+class Cancelled:
+    """Has somebody asked this call to stop? Safe to read from a thread; true once, true for ever."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def __bool__(self) -> bool:
+        return self._event.is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """For tools in threads: block until asked to stop, at most ``timeout`` seconds."""
+        return self._event.wait(timeout)
+
+    def set(self) -> None:
+        self._event.set()
+
+
+class SessionState(MutableMapping[str, Any]):
+    """The session's state as a tool sees it. What it sets is a patch, committed with the turn."""
+
+    def __init__(self, seen: Mapping[str, Any]) -> None:
+        self._seen = dict(seen)
+        self.patch: dict[str, Any] = {}
+
+    def __getitem__(self, key: str) -> Any:
+        return self._seen[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if not isinstance(key, str):
+            raise InvalidInput(f"a key of the session state must be a text, got {key!r}")
+        self._seen[key] = self.patch[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self._seen[key]
+        self.patch[key] = None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._seen)
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context(Generic[Deps]):
+    """What a tool may know about the call it serves.
+
+    ``idempotency_key`` is the same for every attempt of this call and for no other call: hand it to downstream.
+    ``cancelled`` turns true when somebody asked to stop. ``state`` is the session's state; deleting a key sets None.
+    """
+
+    deps: Deps
+    idempotency_key: str
+    operation_id: str
+    run_id: str
+    session: str
+    user: str | None
+    tenant: str
+    attempt: int
+    time_zone: str | None
+    state: SessionState
+    cancelled: Cancelled
+    _now: Callable[[], datetime] = field(repr=False)
+    _progress: Callable[[float | None, str], None] = field(repr=False)
+
+    def now(self) -> datetime:
+        """The current instant, in UTC."""
+        return self._now()
+
+    def progress(self, fraction: float | None = None, note: str = "") -> None:
+        """Tell watchers how far the call is. Nothing of it is stored."""
+        self._progress(fraction, note)
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """A ``check`` found that it did happen; ``result`` is what the model is told."""
+
+    result: Any = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class NotHappened:
+    """A ``check`` found that it certainly did not happen."""
+
+
+@dataclass(frozen=True, slots=True)
+class CannotTell:
+    """A ``check`` could not find out."""
+
+    reason: str = ""
+
+
+CheckAnswer: TypeAlias = Happened | NotHappened | CannotTell
+Approve: TypeAlias = bool | Callable[..., bool]
+
+
+class Tool(Generic[P, R]):
+    """A function that a model may call, with what its operator declared about it.
+
+    Calling a ``Tool`` calls the function itself, outside any run.
+    """
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        *,
+        effect: EffectClass = "once",
+        name: str | None = None,
+        description: str | None = None,
+        key_ttl: timedelta = DEFAULT_KEY_TTL,
+        timeout: timedelta = DEFAULT_TIMEOUT,
+        approve: Approve = False,
+        approve_expires: timedelta | None = None,
+        check: Callable[..., Any] | None = None,
+        not_done: tuple[type[BaseException], ...] = (),
+    ) -> None:
+        self.function = function
+        self.name = name or function.__name__
+        self.effect: EffectClass = effect
+        self.description = description if description is not None else inspect.cleandoc(function.__doc__ or "")
+        self.key_ttl, self.timeout = key_ttl, timeout
+        self.approve, self.approve_expires = approve, approve_expires
+        self.check = check
+        self.not_done: tuple[type[BaseException], ...] = (NotDone, *not_done)
+        self._refuse_nonsense()
+        functools.update_wrapper(cast(Any, self), function)
+
+    def _refuse_nonsense(self) -> None:
+        if self.effect not in typing.get_args(EffectClass):
+            raise InvalidInput(f"tool {self.name!r}: effect {self.effect!r} is unknown: say read, idempotent or once")
+        if self.timeout <= timedelta(0) or self.key_ttl <= timedelta(0):
+            raise InvalidInput(f"tool {self.name!r}: timeout and key_ttl must be longer than nothing")
+        if self.check is not None and self.effect != "once":
+            raise InvalidInput(f"tool {self.name!r}: check= is for once tools; a {self.effect} tool is simply repeated")
+        for parameter in inspect.signature(self.function).parameters.values():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+                raise InvalidInput(
+                    f"tool {self.name!r}: parameter {parameter.name!r} has no name that a model could use: "
+                    "make it an ordinary parameter"
+                )
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"Tool({self.name!r}, effect={self.effect!r})"
+
+    @property
+    def rules(self) -> effects.Rules:
+        """What the rules of repeating look at."""
+        ttl = self.key_ttl if self.effect == "idempotent" else None
+        return effects.Rules(has_check=self.check is not None, key_ttl=ttl)
+
+    @functools.cached_property
+    def spec(self) -> ToolSpec:
+        schema = self._arguments.model_json_schema()
+        schema.pop("title", None)
+        for described in schema.get("properties", {}).values():
+            described.pop("title", None)
+        return ToolSpec(name=self.name, description=self.description, parameters=schema)
+
+    def parse(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments as the function takes them, validated strictly.
+
+        Raises:
+            InvalidInput: they do not fit; the message says which and why, for the model to read.
+        """
+        from pydantic import ValidationError
+
+        try:
+            parsed = self._arguments.model_validate_json(json.dumps(arguments), strict=True)
+        except ValidationError as error:
+            problems = "; ".join(
+                f"{'.'.join(str(place) for place in e['loc']) or 'arguments'}: {e['msg']}" for e in error.errors()
+            )
+            raise InvalidInput(f"the arguments of {self.name} do not fit: {problems}") from error
+        except ValueError as error:
+            raise InvalidInput(f"the arguments of {self.name} do not fit: {error}") from error
+        return {name: getattr(parsed, name) for name in type(parsed).model_fields}
+
+    @functools.cached_property
+    def _arguments(self) -> Any:
+        from pydantic import ConfigDict, create_model
+
+        fields: dict[str, Any] = {}
+        hints = _hints(self.function)
+        for name, parameter in inspect.signature(self.function).parameters.items():
+            if name == self._context_parameter:
+                continue
+            default = ... if parameter.default is parameter.empty else parameter.default
+            fields[name] = (hints.get(name, Any), default)
+        config = ConfigDict(extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
+        try:
+            return create_model(f"{self.name}_arguments", __config__=config, **fields)
+        except Exception as error:
+            raise InvalidInput(f"tool {self.name!r}: its parameters have no schema: {error}") from error
+
+    @functools.cached_property
+    def _context_parameter(self) -> str | None:
+        return _context_parameter(self.function)
+
+    @functools.cached_property
+    def is_async(self) -> bool:
+        return inspect.iscoroutinefunction(inspect.unwrap(self.function))
+
+    def call(self, context: Context[Any], arguments: Mapping[str, Any]) -> R:
+        """Call the function with what ``parse`` returned. For an async function this makes the awaitable."""
+        return cast(R, _call(self.function, self._context_parameter, context, arguments))
+
+    def needs_approval(self, context: Context[Any], arguments: Mapping[str, Any]) -> str | None:
+        """Why a person must be asked first, or None. A predicate that raises means ask."""
+        if isinstance(self.approve, bool):
+            return "every call asks" if self.approve else None
+        try:
+            asks = _call(self.approve, _context_parameter(self.approve), context, _taken_by(self.approve, arguments))
+        except Exception as error:
+            return f"its approve predicate raised {type(error).__name__}"
+        return "its approve predicate says so" if asks else None
+
+    async def ask_check(self, context: Context[Any], arguments: Mapping[str, Any]) -> CheckAnswer:
+        """What the operator's ``check`` knows about an attempt whose outcome was lost. It never raises."""
+        assert self.check is not None
+        try:
+            known = _call(self.check, _context_parameter(self.check), context, _taken_by(self.check, arguments))
+            if inspect.isawaitable(known):
+                known = await known
+        except Exception as error:
+            return CannotTell(f"check raised {type(error).__name__}: {error}")
+        if isinstance(known, Happened | NotHappened | CannotTell):
+            return known
+        return CannotTell(f"check answered {type(known).__name__}, not Happened, NotHappened or CannotTell")
+
+
+@overload
+def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
+@overload
+def tool(
+    *,
+    effect: EffectClass = ...,
+    name: str | None = ...,
+    description: str | None = ...,
+    key_ttl: timedelta = ...,
+    timeout: timedelta = ...,
+    approve: Approve = ...,
+    approve_expires: timedelta | None = ...,
+    check: Callable[..., Awaitable[CheckAnswer] | CheckAnswer] | None = ...,
+    not_done: tuple[type[BaseException], ...] = ...,
+) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
+def tool(function: Any = None, /, **declared: Any) -> Any:
+    """Declare a function as a tool.
+
+    ``effect``: ``read`` (repeat freely), ``idempotent`` (repeat only with the same key, within ``key_ttl`` of its
+    first start), ``once`` (the default: never repeated blindly). ``timeout`` bounds one attempt (60 s).
+    ``approve``: True, or a predicate over the arguments; a person decides first. ``approve_expires``: after that the
+    answer is a refusal. ``check`` says after a crash whether a ``once`` call happened. ``not_done``: exceptions that
+    prove that nothing happened; ``raise NotDone(...)`` says the same.
+    """
+    if function is not None:
+        return Tool(function, **declared)
+    return lambda function: Tool(function, **declared)
+
+
+def as_tool(given: Tool[..., Any] | Callable[..., Any]) -> Tool[..., Any]:
+    """A plain function is a ``once`` tool."""
+    if isinstance(given, Tool):
+        return given
+    if not callable(given):
+        raise InvalidInput(f"{given!r} is not a tool: give a function or what @tool made")
+    return Tool(given)
+
+
+def encode_result(result: Any) -> Any:
+    """A tool's result as it is recorded."""
+    return values.encode(result)
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function, localns=_closure(function), include_extras=True)
+    except NameError as error:
+        raise InvalidInput(f"tool {function.__name__!r}: {error}: make the type importable in its module") from error
+
+
+def _closure(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return dict(inspect.getclosurevars(inspect.unwrap(function)).nonlocals)
+    except TypeError:
+        return {}
+
+
+def _context_parameter(function: Callable[..., Any]) -> str | None:
+    """The name of a first parameter that is annotated with ``Context``, or is called ``ctx``."""
+    first = next(iter(inspect.signature(function).parameters.values()), None)
+    if first is None:
+        return None
+    annotation = first.annotation
+    written = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+    is_context = annotation is Context or typing.get_origin(annotation) is Context
+    if is_context or written.split("[")[0].split(".")[-1] == "Context" or first.name == "ctx":
+        return first.name
+    return None
+
+
+def _call(
+    function: Callable[..., Any], context_parameter: str | None, context: Context[Any], arguments: Mapping[str, Any]
+) -> Any:
+    if context_parameter is None:
+        return function(**arguments)
+    return function(**{context_parameter: context}, **arguments)
+
+
+def _taken_by(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Those of the arguments that the function has a parameter for."""
+    parameters = inspect.signature(function).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return arguments
+    return {name: value for name, value in arguments.items() if name in parameters}

@@ -1,0 +1,273 @@
+"""Which runs does this process drive, and when?
+
+The embedded engine: it claims runs whose turn it is and whose agent it has, drives them, and keeps house: what a dead
+process left, asks that expire, blobs that nobody uses. Only the process that holds the store's driver lock does so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+
+from ondol import clock as clocks
+from ondol import lifecycle, transactions, values
+from ondol.clock import Clock, Timer, to_micros
+from ondol.errors import AlreadyDecided, AskClosed, ClaimLost, StoreError
+from ondol.records import RunRow
+from ondol.runner import Drive, Runner, Served
+from ondol.store import Store
+from ondol.streams import Streams
+from ondol.transactions import Decision
+
+log = logging.getLogger("ondol.worker")
+
+SLOTS = 200  # runs driven at once; each holds a task, no connection
+_SCAN_LIMIT = 500  # queued runs looked at in one go
+_BLOBS_KEPT = timedelta(hours=24)  # for an upload whose operation never came
+_LOCK_RETRY = 0.5  # seconds between attempts to become the driver
+_HOUSEKEEPING = 3600.0  # seconds between collections of unused blobs
+DRIVER_KEY = "driver"  # in the store's meta table: who drives, and which agents it has
+
+
+class EmbeddedEngine:
+    """Drives runs in this process, in tasks of the running event loop."""
+
+    def __init__(self, store: Store, clock: Clock, streams: Streams, runner: Runner, served: Mapping[str, Served]) -> None:
+        self.store, self.clock, self.streams, self.runner, self.served = store, clock, streams, runner, served
+        self.owner = f"{os.getpid()}.{id(self):x}"
+        self.is_driver = False
+        self._drives: dict[str, Drive] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._pending: dict[str, str] = {}  # run -> tenant, wanting a task
+        self._suspects: dict[str, str] = {}  # run -> tenant; driven alone
+        self._alone: str | None = None
+        self._draining = False
+        self._look = asyncio.Event()
+        self._background: list[asyncio.Task[None]] = []
+        self._expiry: Timer | None = None
+
+    async def open(self) -> None:
+        await self._become_driver()
+        self._background = [asyncio.create_task(self._keep_looking()), asyncio.create_task(self._keep_house())]
+
+    async def close(self, patience: float) -> None:
+        """No new runs; those in flight reach a boundary within ``patience`` seconds, the rest is cut off."""
+        self._draining = True
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        if self._expiry is not None:
+            self._expiry.cancel()
+        for drive in self._drives.values():
+            drive.drain()
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks.values(), timeout=patience)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    def is_working_on(self, run: str) -> bool:
+        return run in self._tasks or run in self._pending or run in self._suspects
+
+    # --- what makes it look -------------------------------------------------------------------------------------
+
+    def wake(self, tenant: str, run: str, agent: str) -> None:
+        """It may be this run's turn."""
+        if not self.is_driver or self._draining or agent not in self.served or run in self._tasks:
+            return
+        self._pending[run] = tenant
+        self._start_pending()
+
+    def signal(self, run: str) -> None:
+        """A signal for the run is in the store."""
+        if (drive := self._drives.get(run)) is not None:
+            drive.signal()
+
+    def changed(self) -> None:
+        """Another process changed the store."""
+        self._look.set()
+        self.streams.notify_all()
+
+    def expiry_changed(self) -> None:
+        self._look.set()
+
+    # --- claims -------------------------------------------------------------------------------------------------
+
+    def _start_pending(self) -> None:
+        """As many as there are slots. A run that processes died of runs alone, so that it takes no other with it."""
+        if self._alone is not None:
+            return
+        while self._pending and len(self._tasks) < SLOTS:
+            run, tenant = self._pending.popitem()
+            self._start(run, tenant)
+        if self._suspects and not self._tasks and not self._pending:
+            self._alone, tenant = self._suspects.popitem()
+            self._start(self._alone, tenant)
+
+    def _start(self, run: str, tenant: str) -> None:
+        task = asyncio.create_task(self._claim_and_drive(tenant, run))
+        self._tasks[run] = task
+        task.add_done_callback(lambda _: self._stopped(run))
+
+    def _stopped(self, run: str) -> None:
+        self._tasks.pop(run, None)
+        self._drives.pop(run, None)
+        if self._alone == run:
+            self._alone = None
+        if not self._draining:
+            self._start_pending()
+
+    async def _claim_and_drive(self, tenant: str, run: str) -> None:
+        try:
+            claimed = await self.store.write(transactions.claim, tenant, run, self.owner, self._now())
+            if claimed is None:
+                return
+            drive = self.runner.drive(claimed, self.served[claimed.run.agent])
+            self._drives[run] = drive
+            if self._draining:
+                drive.drain()
+            await drive.run()
+        except ClaimLost as lost:
+            log.info("%s", lost)
+            return
+        except asyncio.CancelledError:
+            await self._give_back(tenant, run)
+            raise
+        except Exception:
+            log.exception("run %s stopped by an error of the runtime itself", run)
+            self._look.set()
+            return
+        self._after(drive)
+
+    def _after(self, drive: Drive) -> None:
+        tenant = drive.claim.tenant
+        if drive.ended is not None:
+            self._tasks.pop(drive.row.id, None)
+            self._drives.pop(drive.row.id, None)
+            self.streams.settled(drive.ended.run)
+            if drive.ended.next_run is not None:
+                self.wake(tenant, *drive.ended.next_run)
+        elif drive.suspended is not None:
+            self._tasks.pop(drive.row.id, None)
+            self._drives.pop(drive.row.id, None)
+            self.streams.settled(drive.suspended)
+            self._look.set()  # an ask of it may expire
+
+    async def _give_back(self, tenant: str, run: str) -> None:
+        """The time to stop is over: what is in flight stays as it is written down, the claim is released."""
+        drive = self._drives.get(run)
+        if drive is None:
+            return
+        try:
+            await self.store.write(transactions.release, drive.claim, self._now())
+        except (ClaimLost, StoreError) as error:
+            log.warning("run %s was not given back: %s", run, error)
+
+    # --- housekeeping -------------------------------------------------------------------------------------------
+
+    async def _keep_looking(self) -> None:
+        while True:
+            try:
+                await asyncio.wait_for(self._look.wait(), None if self.is_driver else _LOCK_RETRY)
+            except TimeoutError:
+                await self._become_driver()
+                continue
+            self._look.clear()
+            if not self.is_driver:
+                continue
+            try:
+                await self.look()
+            except StoreError as error:
+                log.warning("%s", error)
+
+    async def _become_driver(self) -> None:
+        if not await self.store.drives():
+            return
+        self.is_driver = True
+        driver = {"pid": os.getpid(), "agents": sorted(self.served), "since": self._now()}
+        await self.store.write(transactions.set_meta, DRIVER_KEY, values.dumps(driver))
+        await self._recover()
+        await self.look()
+
+    async def _recover(self) -> None:
+        """Nobody else drives this store: whoever held a run here is dead."""
+        for tenant in await self.store.read(transactions.tenants):
+            for run, fence, _, _, _ in await self.store.read(transactions.running, tenant):
+                row = await self.store.write(transactions.recover, tenant, run, fence, self._now())
+                log.info("run %s: its process is gone, it is %s now", run, row.state)
+
+    async def look(self) -> None:
+        """Claim what can be claimed, hand on signals, expire what is due."""
+        for tenant in await self.store.read(transactions.tenants):
+            for run, _, agent, deaths in await self.store.read(transactions.claimable, tenant, _SCAN_LIMIT):
+                if agent in self.served and run not in self._tasks:
+                    suspect = deaths >= lifecycle.SUSPECT_DEATHS
+                    (self._suspects if suspect else self._pending)[run] = tenant
+            if self._drives:
+                for run, _, _, _, unread in await self.store.read(transactions.running, tenant):
+                    if unread:
+                        self.signal(run)
+            await self._expire(tenant)
+        if not self._draining:
+            self._start_pending()
+
+    async def _expire(self, tenant: str) -> None:
+        """Expiry is a decision that the clock makes."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        now = self._now()
+        for ask, at in await self.store.read(transactions.expirable_asks, tenant):
+            if at > now:
+                self._expiry = self.clock.call_later((at - now) / 1e6, self._look.set)
+                return
+            try:
+                decided = await self.store.write(
+                    transactions.decide, tenant, ask, Decision(kind="expire"), "ondol", "clock", now
+                )
+            except (AlreadyDecided, AskClosed):
+                continue
+            self.decided(decided)
+
+    def decided(self, decided: transactions.Decided) -> None:
+        run = decided.run
+        if run.state == "running":
+            self.signal(run.id)
+        elif decided.wake:
+            self.wake(run.tenant, run.id, run.agent)
+        self.streams.notify(run.id)
+
+    async def _keep_house(self) -> None:
+        while True:
+            if self.is_driver:
+                try:
+                    await self.collect_blobs()
+                except StoreError as error:
+                    log.warning("%s", error)
+            await clocks.sleep(self.clock, _HOUSEKEEPING)
+
+    async def collect_blobs(self) -> int:
+        """Remove uploads that no run came to use within a day. References are looked at again as they go."""
+        before = to_micros(self.clock.now() - _BLOBS_KEPT)
+        gone = 0
+        for tenant in await self.store.read(transactions.tenants):
+            for digest in await self.store.write(transactions.drop_unused_blobs, tenant, before):
+                await self.store.drop_blob(tenant, digest)
+                gone += 1
+        return gone
+
+    def _now(self) -> int:
+        return to_micros(self.clock.now())
+
+
+def no_driver_reason(run: RunRow, driver: Mapping[str, object] | None, served: Iterable[str]) -> str | None:
+    """Why a queued run waits for a process, and what to do about it; None if one has its agent."""
+    agents = driver.get("agents", []) if driver else []
+    if run.state != "queued" or run.agent in served or (isinstance(agents, list) and run.agent in agents):
+        return None
+    return f"no process serves the agent {run.agent!r}: start the program that defines it (ondol run APP:{run.agent} …)"
+
+
