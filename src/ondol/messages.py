@@ -103,13 +103,13 @@ def parse_arguments(text: str) -> dict[str, Any] | str:
     """The JSON object that the text is, or the text itself, unchanged.
 
     Nothing is repaired: a cut-off object, a key that comes twice, NaN, or a number too large to be one mean that
-    nobody knows what the model asked for.
+    nobody knows what the model asked for. Nor is an object one that is nested too deeply to be stored as it is.
     """
     try:
         parsed = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError):
         return text
-    return parsed if isinstance(parsed, dict) else text
+    return parsed if isinstance(parsed, dict) and not values.has_opaque(values.encode(parsed)) else text
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -126,12 +126,21 @@ class Process:
         """SIGSTOP: it stands still when this returns."""
         self._popen.send_signal(signal.SIGSTOP)
         if hasattr(os, "waitid"):  # else the signal may take effect a moment later
-            with contextlib.suppress(ChildProcessError):
-                os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+            self._wait_for_stop()
+
+    async def stopped(self, timeout: float = 30) -> None:
+        """Return once it stands still, as after the fault ``stop()``, or has ended. Raises TimeoutError."""
+        watch = threading.Thread(target=lambda: (self._wait_for_stop(), self._tell()), daemon=True)
+        watch.start()
+        await self._until(lambda: None if watch.is_alive() else True, timeout, "it goes on")
 
     def cont(self) -> None:
         """SIGCONT: it goes on."""
         self._popen.send_signal(signal.SIGCONT)
+
+    def _wait_for_stop(self) -> None:
+        with contextlib.suppress(ChildProcessError):  # it has ended
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     # --- what the threads see -----------------------------------------------------------------------------------
 

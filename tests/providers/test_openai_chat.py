@@ -1,0 +1,651 @@
+"""What Ondol may rely on when a model speaks OpenAI's chat completions, checked against a real loopback server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import pytest
+from openai_server import (
+    Behaviour,
+    Exchange,
+    OpenAIServer,
+    call,
+    calling,
+    drops,
+    fails,
+    insufficient_quota,
+    rate_limited,
+    says,
+    stalls,
+    streams,
+)
+
+from ondol import values
+from ondol.errors import InvalidInput, ModelError
+from ondol.messages import (
+    Attachment,
+    Message,
+    Reasoning,
+    Text,
+    ToolCall,
+    UnknownPart,
+    parse_arguments,
+    runtime_note,
+    tool_result,
+    user,
+)
+from ondol.model import Answer, Delta, ModelOutput, ModelRequest, ToolSpec
+from ondol.providers.pydantic_ai import PydanticAIModel, openai_chat
+
+PATIENCE = 30.0  # seconds; longer than any test may take, so it never decides one
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[OpenAIServer]:
+    async with OpenAIServer().running() as running:
+        yield running
+
+
+@pytest.fixture
+async def model(server: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PydanticAIModel]:
+    async with contextlib.aclosing(at(server.url, monkeypatch)) as model:
+        yield model
+
+
+def at(url: str, monkeypatch: pytest.MonkeyPatch, timeout: float = PATIENCE) -> PydanticAIModel:
+    monkeypatch.setenv("OPENAI_BASE_URL", url)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+    return openai_chat("gpt-5.2", timeout=timeout)
+
+
+def asking(*messages: Message, tools: Sequence[ToolSpec] = ()) -> ModelRequest:
+    return ModelRequest(messages=messages or (user("hello"),), tools=tools, run="r1", step=0, attempt=1)
+
+
+async def outputs(model: PydanticAIModel, *messages: Message, tools: Sequence[ToolSpec] = ()) -> list[ModelOutput]:
+    return [output async for output in model.stream(asking(*messages, tools=tools))]
+
+
+async def answer(model: PydanticAIModel, *messages: Message, tools: Sequence[ToolSpec] = ()) -> Answer:
+    *deltas, last = await outputs(model, *messages, tools=tools)
+    assert all(isinstance(delta, Delta) for delta in deltas)
+    assert isinstance(last, Answer)
+    return last
+
+
+async def failure(model: PydanticAIModel) -> ModelError:
+    with pytest.raises(ModelError) as caught:
+        await outputs(model)
+    return caught.value
+
+
+async def sent(server: OpenAIServer, model: PydanticAIModel, *messages: Message) -> list[dict[str, Any]]:
+    """The messages as they arrive at the provider."""
+    server.will(says("ok"))
+    await outputs(model, *messages)
+    return server.exchanges[-1].messages
+
+
+# What an answer is
+
+
+async def test_text_comes_in_pieces_and_then_as_one_answer(server: OpenAIServer, model: PydanticAIModel) -> None:
+    server.will(says("Guten", " Tag ", "온돌"))
+    assert await outputs(model) == [
+        Delta("Guten"),
+        Delta(" Tag "),
+        Delta("온돌"),
+        Answer(parts=(Text("Guten Tag 온돌"),), stop="stop", input_tokens=11, output_tokens=7, model="served-1"),
+    ]
+    assert model.name == "openai:gpt-5.2"
+    exchange = server.exchanges[0]
+    assert exchange.body["model"] == "gpt-5.2"
+    assert exchange.body["stream"] is True
+    assert exchange.body["stream_options"] == {"include_usage": True}
+    assert exchange.headers["authorization"] == "Bearer sk-test"
+
+
+async def test_reasoning_is_streamed_apart_from_the_text(server: OpenAIServer, model: PydanticAIModel) -> None:
+    server.will(streams({"reasoning_content": "let me "}, {"reasoning_content": "see"}, {"content": "42"}))
+    *deltas, last = await outputs(model)
+    assert deltas == [Delta("let me ", "reasoning"), Delta("see", "reasoning"), Delta("42")]
+    assert isinstance(last, Answer)
+    origin = {"name": "openai", "host": server.url.split("/")[2], "field": "reasoning_content"}
+    assert last.parts == (Reasoning("let me see", origin), Text("42"))
+
+
+async def test_fragments_of_parallel_calls_may_interleave(server: OpenAIServer, model: PydanticAIModel) -> None:
+    server.will(
+        streams(
+            {"content": "two at once"},
+            calling(call(0, "call_a", "weather", ""), call(1, "call_b", "mail", '{"to"')),
+            calling(call(0, arguments='{"city":')),
+            calling(call(1, arguments=': "민수"'), call(0, arguments='"서울"')),
+            calling(call(1, arguments="}"), call(0, arguments="}")),
+            finish="tool_calls",
+        )
+    )
+    assert await answer(model) == Answer(
+        parts=(
+            Text("two at once"),
+            ToolCall("call_a", "weather", {"city": "서울"}),
+            ToolCall("call_b", "mail", {"to": "민수"}),
+        ),
+        stop="tool_calls",
+        input_tokens=11,
+        output_tokens=7,
+        model="served-1",
+    )
+
+
+@pytest.mark.parametrize("finish", ["stop", "tool_calls", "function_call"])
+async def test_calls_are_seen_in_the_parts_not_in_the_finish_reason(
+    server: OpenAIServer, model: PydanticAIModel, finish: str
+) -> None:
+    server.will(streams(calling(call(0, "c1", "now", "{}")), finish=finish), says("no call here", finish=finish))
+    with_call, without = await answer(model), await answer(model)
+    assert (with_call.stop, with_call.parts) == ("tool_calls", (ToolCall("c1", "now", {}),))
+    assert (without.stop, without.parts) == ("stop", (Text("no call here"),))
+
+
+@pytest.mark.parametrize("finish", ["length", "content_filter", "guardrail_intervened"])
+async def test_any_other_finish_reason_is_told_as_it_is(
+    server: OpenAIServer, model: PydanticAIModel, finish: str
+) -> None:
+    server.will(streams({"content": "half an"}, calling(call(0, "c1", "pay", '{"amount": 1')), finish=finish))
+    cut_off = await answer(model)
+    assert cut_off.stop == finish
+    assert cut_off.parts == (Text("half an"), ToolCall("c1", "pay", '{"amount": 1'))
+
+
+@pytest.mark.parametrize("deltas", [[{"content": "half"}], [calling(call(0, "c1", "pay", '{"amount": 1}'))], []])
+async def test_a_stream_that_ends_without_a_finish_reason_is_no_answer(
+    server: OpenAIServer, model: PydanticAIModel, deltas: list[dict[str, Any]]
+) -> None:
+    for done in (False, True):
+        server.will(streams(*deltas, finish=None, usage=None, done=done))
+        error = await failure(model)
+        assert (error.kind, error.sent) == ("connection", True)
+
+
+async def test_an_answer_is_complete_without_the_protocols_last_word(
+    server: OpenAIServer, model: PydanticAIModel
+) -> None:
+    server.will(streams({"content": "whole"}, usage=None, done=False))
+    assert (await answer(model)).parts == (Text("whole"),)
+
+
+async def test_tokens_are_none_where_the_provider_did_not_say(server: OpenAIServer, model: PydanticAIModel) -> None:
+    server.will(says("hm", usage=None), says("hm", usage={"prompt_tokens": 0, "completion_tokens": 0}))
+    for _ in range(2):
+        given = await answer(model)
+        assert (given.input_tokens, given.output_tokens) == (None, None)
+
+
+async def test_running_totals_of_tokens_are_not_added_up(server: OpenAIServer, model: PydanticAIModel) -> None:
+    async def counts_in_every_chunk(exchange: Exchange) -> None:
+        await exchange.open_stream()
+        for tokens in (1, 2, 3):
+            await exchange.send_chunk({"content": "x"}, usage={"prompt_tokens": 11, "completion_tokens": tokens})
+        await exchange.send_chunk({}, "stop", usage={"prompt_tokens": 11, "completion_tokens": 3})
+        await exchange.close_stream()
+
+    server.will(counts_in_every_chunk)
+    given = await answer(model)
+    assert (given.input_tokens, given.output_tokens) == (11, 3)
+
+
+# Arguments
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"amount": 1',
+        '{"amount": 1, "amount": 100}',
+        '{"in": {"amount": 1, "amount": 100}}',
+        '{"amount": NaN}',
+        '{"amount": -Infinity}',
+        '{"amount": 1e400}',
+        '{"amount": 1,}',
+        "{'amount': 1}",
+        '{"amount": 1} {"amount": 2}',
+        '```json\n{"amount": 1}\n```',
+        '{"note": "line\nbreak"}',
+        "[1]",
+        '"{}"',
+        "null",
+        "",
+        '{"a":' * 150 + "1" + "}" * 150,
+        "[" * 100_000,
+        '{"n": ' + "9" * 5000 + "}",
+    ],
+    ids=lambda text: text[:30] or "empty",
+)
+async def test_arguments_that_are_not_one_plain_object_stay_text(text: str) -> None:
+    assert parse_arguments(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [
+        (' { "a" : [ 1 , 2.5 , null , true ] } ', {"a": [1, 2.5, None, True]}),
+        ('{"n": 12345678901234567890, "s": "\\ud83d\\ude00", "": {}}', {"n": 12345678901234567890, "s": "😀", "": {}}),
+        ('{"$ondol": "opaque", "v": 1}', {"$ondol": "opaque", "v": 1}),
+    ],
+)
+async def test_arguments_that_are_an_object_are_read_as_it(text: str, parsed: dict[str, Any]) -> None:
+    assert parse_arguments(text) == parsed
+
+
+async def test_unreadable_arguments_are_kept_word_for_word(server: OpenAIServer, model: PydanticAIModel) -> None:
+    server.will(streams(calling(call(0, "c1", "pay", '{"amount": 1, "amount": ')), calling(call(0, arguments="100}"))))
+    assert (await answer(model)).parts == (ToolCall("c1", "pay", '{"amount": 1, "amount": 100}'),)
+
+
+async def test_a_call_with_no_arguments_at_all_has_an_empty_object(
+    server: OpenAIServer, model: PydanticAIModel
+) -> None:
+    server.will(streams(calling(call(0, "c1", "now", ""), call(1, "c2", "today"))))
+    assert (await answer(model)).parts == (ToolCall("c1", "now", {}), ToolCall("c2", "today", {}))
+
+
+# What is sent
+
+
+async def test_messages_arrive_in_the_providers_words(server: OpenAIServer, model: PydanticAIModel) -> None:
+    assert await sent(
+        server,
+        model,
+        Message("system", (Text("be kind"),)),
+        user("what is this?", Attachment("ab" * 32, "image/png", "그림.png", 2048)),
+        Message("assistant", (Text("looking"), ToolCall("c1", "look", {"at": "그림"}), ToolCall("c2", "now", {}))),
+        tool_result("c1", "look", "a cat"),
+        tool_result("c2", "now", values.encode({"at": datetime(2026, 11, 30, tzinfo=UTC)})),
+        runtime_note("the worker was restarted"),
+    ) == [
+        {"role": "system", "content": "be kind"},
+        {"role": "user", "content": "what is this?\n\n[attachment 그림.png, image/png, 2048 bytes]"},
+        {
+            "role": "assistant",
+            "content": "looking",
+            "tool_calls": [
+                {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at":"그림"}'}},
+                {"id": "c2", "type": "function", "function": {"name": "now", "arguments": "{}"}},
+            ],
+        },
+        {"role": "tool", "tool_call_id": "c1", "content": "a cat"},
+        {"role": "tool", "tool_call_id": "c2", "content": '{"at": "2026-11-30T00:00:00+00:00"}'},
+        {"role": "user", "content": "the worker was restarted"},
+    ]
+
+
+async def test_nothing_empty_is_sent_but_each_call_keeps_its_result(
+    server: OpenAIServer, model: PydanticAIModel
+) -> None:
+    assert await sent(
+        server,
+        model,
+        Message("system", (Text(""),)),
+        Message("user", (Text(""), Text("go"), Text(" \n"))),
+        Message("assistant", (Text(""), ToolCall("c1", "clear", {}))),
+        tool_result("c1", "clear", ""),
+        Message("assistant", (Text(" "),)),
+        Message("user", (UnknownPart({"type": "hologram"}),)),
+    ) == [
+        {"role": "user", "content": "go"},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "clear", "arguments": "{}"}}],
+        },
+        {"role": "tool", "tool_call_id": "c1", "content": "(empty)"},
+    ]
+
+
+async def test_unreadable_arguments_go_back_in_an_object_that_says_so(
+    server: OpenAIServer, model: PydanticAIModel
+) -> None:
+    _, said, _ = await sent(
+        server,
+        model,
+        user("pay"),
+        Message("assistant", (ToolCall("c1", "pay", '{"amount": 1'),)),
+        tool_result("c1", "pay", "not an object", error=True),
+    )
+    assert json.loads(said["tool_calls"][0]["function"]["arguments"]) == {"invalid_arguments": '{"amount": 1'}
+
+
+async def test_text_that_is_no_valid_unicode_can_be_sent(server: OpenAIServer, model: PydanticAIModel) -> None:
+    half = "\ud83d"  # half of an emoji, as a cut through a text leaves it
+    asked, said, result = await sent(
+        server,
+        model,
+        user(f"a{half}"),
+        Message("assistant", (Text(f"b{half}"), ToolCall("c1", "echo", {"x": half}))),
+        tool_result("c1", "echo", values.encode(f"c{half}")),
+    )
+    assert (asked["content"], said["content"]) == ("a?", "b?")
+    assert "c?" in result["content"]
+    assert said["tool_calls"][0]["function"]["arguments"] == '{"x":"?"}'
+
+
+async def test_only_our_own_reasoning_and_signatures_go_back(server: OpenAIServer, model: PydanticAIModel) -> None:
+    signed = calling({**call(0, "c1", "look", "{}"), "extra_content": {"google": {"thought_signature": "s1"}}})
+    server.will(streams({"reasoning_content": "hmm"}, signed))
+    own = await answer(model)
+    foreign = {"name": "openai", "host": "elsewhere.example"}
+    _, said, _, other, _ = await sent(
+        server,
+        model,
+        user("look"),
+        Message("assistant", own.parts),
+        tool_result("c1", "look", "seen"),
+        Message(
+            "assistant",
+            (
+                Reasoning("theirs", {**foreign, "field": "reasoning_content"}),
+                Reasoning("nobody's"),
+                ToolCall("c2", "look", {}, {**foreign, "details": {"extra_content": {"google": "s2"}}}),
+            ),
+        ),
+        tool_result("c2", "look", "seen"),
+    )
+    assert said["reasoning_content"] == "hmm"
+    assert said["tool_calls"][0]["extra_content"] == {"google": {"thought_signature": "s1"}}
+    assert "theirs" not in json.dumps(other)
+    assert "nobody" not in json.dumps(other)
+    assert "extra_content" not in other["tool_calls"][0]
+
+
+async def test_tools_are_shown_as_they_are_written(server: OpenAIServer, model: PydanticAIModel) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"city": {"type": "string", "minLength": 1}, "days": {"type": "integer", "default": 3}},
+        "required": ["city"],
+        "additionalProperties": False,
+    }
+    server.will(says("ok"))
+    await outputs(model, tools=[ToolSpec(name="weather", description="The weather.", parameters=schema)])
+    body = server.exchanges[0].body
+    assert body["tools"] == [
+        {"type": "function", "function": {"name": "weather", "description": "The weather.", "parameters": schema}}
+    ]
+    assert body["tool_choice"] == "auto"
+
+
+# How it fails
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "kind"),
+    [
+        (rate_limited(), "rate_limited"),
+        (insufficient_quota(), "quota"),
+        (fails(402), "quota"),
+        (fails(400, "too long", code="context_length_exceeded"), "context_overflow"),
+        (fails(400, "This model's maximum context length is 8192 tokens."), "context_overflow"),
+        (fails(400, "the request exceeds the available context size", code=400), "context_overflow"),
+        (fails(400, "blocked", code="content_filter"), "content_filter"),
+        (fails(400, "bad tool name"), "rejected"),
+        (fails(404, "no such model", code="model_not_found"), "rejected"),
+        (fails(422), "rejected"),
+        (fails(401), "auth"),
+        (fails(403), "auth"),
+        (fails(408), "timeout"),
+        (fails(500), "server"),
+        (fails(502), "server"),
+        (fails(504), "server"),
+        (fails(503), "unavailable"),
+        (fails(529), "overloaded"),
+        (drops(), "connection"),
+        (drops({"content": "half"}), "connection"),
+        (streams({"refusal": "I will not."}), "content_filter"),
+    ],
+)
+async def test_a_failure_has_its_kind_and_is_never_retried_unseen(
+    server: OpenAIServer, model: PydanticAIModel, behaviour: Behaviour, kind: str
+) -> None:
+    server.will(behaviour)
+    error = await failure(model)
+    assert error.kind == kind
+    assert error.sent
+    assert str(error).startswith("openai:gpt-5.2")
+    assert server.requests == 1
+    assert kind == "content_filter" or error.__cause__ is not None
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        ({"message": "slow down", "code": "rate_limit_exceeded"}, "rate_limited"),
+        ({"message": "full", "code": "server_is_overloaded"}, "overloaded"),
+        ({"message": "upstream", "code": 502}, "server"),
+        ({"message": "it broke"}, "server"),
+    ],
+)
+async def test_an_error_told_inside_the_stream_has_its_kind(
+    server: OpenAIServer, model: PydanticAIModel, error: dict[str, Any], kind: str
+) -> None:
+    async def fails_halfway(exchange: Exchange) -> None:
+        await exchange.open_stream()
+        await exchange.send_chunk({"content": "half"})
+        await exchange.send_event(json.dumps({"error": error}))
+        await exchange.close_stream()
+
+    server.will(fails_halfway)
+    assert (await failure(model)).kind == kind
+
+
+async def test_a_piece_that_is_not_json_breaks_the_answer(server: OpenAIServer, model: PydanticAIModel) -> None:
+    async def garbles(exchange: Exchange) -> None:
+        await exchange.open_stream()
+        await exchange.send_chunk({"content": "half"})
+        await exchange.send_event('{"id": "chatcmpl-1", "choi')
+        await exchange.close_stream()
+
+    server.will(garbles)
+    assert (await failure(model)).kind == "connection"
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry_after": "7"}, 7.0),
+        ({"retry_after": "0.5"}, 0.5),
+        ({"retry_after_ms": "1500", "retry_after": "2"}, 1.5),
+        ({"retry_after": "soon"}, None),
+        ({"retry_after": "-1"}, None),
+        ({"retry_after": "nan"}, None),
+        ({}, None),
+    ],
+)
+async def test_the_wait_that_the_provider_asks_for_is_told(
+    server: OpenAIServer, model: PydanticAIModel, headers: dict[str, str], seconds: float | None
+) -> None:
+    server.will(rate_limited(**headers))
+    assert (await failure(model)).retry_after == seconds
+
+
+async def test_the_wait_may_be_a_date(server: OpenAIServer, model: PydanticAIModel) -> None:
+    server.will(rate_limited(retry_after=format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)))
+    wait = (await failure(model)).retry_after
+    assert wait is not None
+    assert 3500 < wait <= 3600
+
+
+async def test_a_refused_connection_was_certainly_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as unheard:
+        unheard.bind(("127.0.0.1", 0))  # bound but not listening: nobody else can answer here
+        host = f"127.0.0.1:{unheard.getsockname()[1]}"
+        async with contextlib.aclosing(at(f"http://{host}/v1", monkeypatch)) as model:
+            error = await failure(model)
+    assert (error.kind, error.sent) == ("connection", False)
+    assert host in str(error)
+
+
+async def test_a_schema_that_cannot_be_sent_is_rejected_before_sending(
+    server: OpenAIServer, model: PydanticAIModel
+) -> None:
+    schema = {"$ref": "#/$defs/Never", "$defs": {"Never": False}}
+    with pytest.raises(ModelError) as caught:
+        await outputs(model, tools=[ToolSpec(name="never", description="", parameters=schema)])
+    assert (caught.value.kind, caught.value.sent) == ("rejected", False)
+    assert server.requests == 0
+
+
+# Silence
+
+
+@pytest.mark.parametrize(
+    "behaviour",
+    [
+        stalls(),
+        stalls({"content": "half"}),
+        stalls({"content": "half"}, meanwhile=[": still here\n\n"]),
+        stalls(meanwhile=[": still here\n\n"]),
+    ],
+    ids=["before the answer", "within the answer", "behind keep-alive comments", "only keep-alive comments"],
+)
+async def test_silence_is_a_timeout_and_closes_the_socket(
+    server: OpenAIServer, monkeypatch: pytest.MonkeyPatch, behaviour: Behaviour
+) -> None:
+    server.will(behaviour)
+    async with contextlib.aclosing(at(server.url, monkeypatch, timeout=0.5)) as model:
+        error = await failure(model)
+        assert (error.kind, error.sent) == ("timeout", True)
+        await asyncio.wait_for(server.exchanges[0].gone.wait(), 1)
+    assert server.requests == 1
+
+
+async def test_a_reader_may_take_longer_than_the_timeout(server: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.will(says("one", "two"))
+    async with contextlib.aclosing(at(server.url, monkeypatch, timeout=0.5)) as model:
+        stream = model.stream(asking())
+        assert await anext(stream) == Delta("one")
+        await asyncio.sleep(0.6)  # the reader's own time; the server has long sent everything
+        assert [type(output) async for output in stream] == [Delta, Answer]
+
+
+# Stopping
+
+
+async def test_closing_the_stream_closes_the_socket(server: OpenAIServer, model: PydanticAIModel) -> None:
+    server.will(stalls({"content": "half"}))
+    async with contextlib.aclosing(model.stream(asking())) as stream:
+        assert await anext(stream) == Delta("half")
+    await asyncio.wait_for(server.exchanges[0].gone.wait(), 1)
+
+
+@pytest.mark.parametrize("deltas", [[], [{"content": "half"}]], ids=["before the answer", "within the answer"])
+async def test_cancelling_the_task_closes_the_socket(
+    server: OpenAIServer, model: PydanticAIModel, deltas: list[dict[str, Any]]
+) -> None:
+    server.will(stalls(*deltas))
+    halfway = asyncio.Event()
+
+    async def read() -> None:
+        async for _ in model.stream(asking()):
+            halfway.set()
+
+    task = asyncio.create_task(read())
+    exchange = await server.exchange()
+    if deltas:
+        await halfway.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await asyncio.wait_for(exchange.gone.wait(), 1)
+
+
+async def test_two_answers_at_once_do_not_mix(server: OpenAIServer, model: PydanticAIModel) -> None:
+    both_asked = asyncio.Barrier(2)
+
+    async def echoes(exchange: Exchange) -> None:
+        await both_asked.wait()
+        await says("you said ", exchange.messages[0]["content"])(exchange)
+
+    server.will(echoes, echoes)
+    first, second = await asyncio.gather(answer(model, user("a")), answer(model, user("b")))
+    assert (first.parts, second.parts) == ((Text("you said a"),), (Text("you said b"),))
+
+
+async def test_a_closed_model_opens_again(server: OpenAIServer, model: PydanticAIModel) -> None:
+    await model.aclose()
+    server.will(says("one"), says("two"))
+    assert (await answer(model)).parts == (Text("one"),)
+    await model.aclose()
+    await model.aclose()
+    assert (await answer(model)).parts == (Text("two"),)
+
+
+def test_one_model_serves_one_event_loop_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = OpenAIServer()
+
+    async def once(port: int) -> int:
+        async with server.running(port):
+            server.will(says("ok"))
+            model = models[0] if models else at(server.url, monkeypatch)
+            models[:] = [model]
+            assert (await answer(model)).parts == (Text("ok"),)  # and not closed, as a stopped worker leaves it
+            return int(server.url.rpartition(":")[2].partition("/")[0])
+
+    models: list[PydanticAIModel] = []
+    asyncio.run(once(asyncio.run(once(0))))
+
+
+# Before anything starts
+
+
+def test_neither_key_nor_address_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.setenv("OPENAI_BASE_URL", "")
+    with pytest.raises(InvalidInput, match="OPENAI_API_KEY is not set: set it, or set OPENAI_BASE_URL"):
+        openai_chat("gpt-5.2")
+
+
+async def test_an_address_alone_is_enough(server: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+    server.will(says("ok"))
+    async with contextlib.aclosing(openai_chat("llama")) as model:
+        monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")  # read before, so this changes nothing
+        await answer(model)
+    assert server.exchanges[0].headers["authorization"] == "Bearer no-key"
+
+
+@pytest.mark.parametrize("url", ["localhost:8000/v1", "ftp://localhost", "http://"])
+def test_an_address_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", url)
+    with pytest.raises(InvalidInput, match="OPENAI_BASE_URL"):
+        openai_chat("gpt-5.2")
+
+
+def test_a_key_that_no_header_can_carry_is_refused_without_showing_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-비밀")
+    with pytest.raises(InvalidInput, match="OPENAI_API_KEY") as caught:
+        openai_chat("gpt-5.2")
+    assert "비밀" not in str(caught.value)
+
+
+def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+    monkeypatch.setitem(sys.modules, "pydantic_ai.direct", None)
+    with pytest.raises(InvalidInput, match=r"pip install 'ondol\[models\]'"):
+        openai_chat("gpt-5.2")
+
+
+def test_importing_the_module_imports_no_library() -> None:
+    code = "import sys, ondol.providers.pydantic_ai; print(*(m for m in ('pydantic_ai', 'openai') if m in sys.modules))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=dict(os.environ))
+    assert ran.stdout.strip() == ""
