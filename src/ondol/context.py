@@ -35,9 +35,8 @@ def note(runs: Sequence[tuple[RunRow, str]], effects: Sequence[EffectRow]) -> st
     for run, body in runs:
         asked = messages.loads(body).text if body else ""
         shown = asked if len(asked) <= _INPUT_SHOWN else asked[:_INPUT_SHOWN] + " …"
-        lines.append(
-            f"An earlier request was not answered ({run.state}): {shown!r}. Do not act on it unless the user asks again."
-        )
+        lines.append(f"An earlier request was not answered ({run.state}): {shown!r}.")
+        lines.append("Do not act on it unless the user asks again.")
     for effect in effects:
         arguments = values.plain_text(values.loads(effect.arguments))
         if len(arguments) > _ARGUMENTS_SHOWN:
@@ -58,17 +57,17 @@ def _told(state: str) -> str:
             return state
 
 
-def own_messages(run_messages: Mapping[int, Message], upto: int) -> list[Message]:
-    """The run's own messages with an ordinal below ``upto``, in order, with a result for every call.
+def own_messages(run_messages: Mapping[int, Message], since: int, upto: int) -> list[Message]:
+    """The run's own messages with ``since <= ordinal < upto``, in order, with a result for every call.
 
     A call of this run without a recorded result gets one made by the runtime, which never says success.
     """
     ordered: list[Message] = []
     expected: dict[str, str] = {}
-    for ordinal in sorted(run_messages):
-        if ordinal >= upto:
-            break
-        message = run_messages[ordinal]
+    for ordinal in range(since, upto):
+        message = run_messages.get(ordinal)
+        if message is None:
+            continue
         if message.role == "tool":
             for part in message.parts:
                 if isinstance(part, ToolResponse):
@@ -91,15 +90,19 @@ def _missing_results(expected: dict[str, str]) -> list[Message]:
 
 
 def extend_chain(chain: bytes, bodies: Iterable[str]) -> bytes:
-    """A hash chained over per-message hashes: adding a message never reads the ones before it."""
+    """A hash chained over the messages: adding one never reads the ones before it."""
     for body in bodies:
-        chain = hashlib.sha256(chain + hashlib.sha256(body.encode()).digest()).digest()
+        chain = hashlib.sha256(chain + body.encode()).digest()
     return chain
 
 
-def request_hash(system: Message, tools_digest: str, history_chain: bytes, own_chain: bytes) -> str:
+def request_head(system: Message, definition: str) -> bytes:
+    """The part of a request's hash that stays the same while the run works: system message and definition."""
+    return f"{messages.dumps(system)}|{definition}|".encode()
+
+
+def request_hash(head: bytes, history_chain: bytes, own_chain: bytes) -> str:
     """Proves that a request built again is the one that was sent: 24 hex digits."""
-    head = f"{messages.dumps(system)}|{tools_digest}|".encode()
     return hashlib.sha256(head + history_chain + own_chain).hexdigest()[:24]
 
 
@@ -118,7 +121,7 @@ def rebuild(
     own_chain = extend_chain(EMPTY_CHAIN, (own[o] for o in sorted(own) if o < upto))
     history_chain = extend_chain(EMPTY_CHAIN, history)
     try:
-        seen = [system, *(messages.loads(b) for b in history), *own_messages(mine, upto)]
+        seen = [system, *(messages.loads(b) for b in history), *own_messages(mine, 0, upto)]
     except (KeyError, ValueError) as error:
         raise StoreCorrupt(f"a stored message cannot be read: {error}") from error
-    return seen, request_hash(system, digest, history_chain, own_chain)
+    return seen, request_hash(request_head(system, digest), history_chain, own_chain)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from ondol.events import EffectClass
 
@@ -29,8 +29,7 @@ class Rules:
     key_ttl: timedelta | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effect:
+class Effect(NamedTuple):
     """One tool call, as the journal tells it.
 
     ``message`` and ``part`` locate the call in the answer, ``reply`` is the ordinal of its result's message.

@@ -231,5 +231,5 @@ class SignalsUnread(Fenced):
     code = "signals_unread"
 
 
-class NotDone(Exception):  # noqa: N818 - it is what a tool says, not what went wrong in Ondol
+class NotDone(Exception):
     """Raised by a tool to say that nothing happened; the model is told why."""

@@ -270,11 +270,19 @@ KINDS: dict[str, type[Entry]] = {cls.kind: cls for cls in Entry.__args__}
 #: After one of these nothing more happens until somebody acts.
 SETTLING = frozenset({"run.completed", "run.failed", "run.cancelled", "run.parked", "run.waiting"})
 
+_NOTHING = object()
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    """What the field is when it is left out; a field without a default is never left out."""
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return _NOTHING if field.default is dataclasses.MISSING else field.default
+
+
 _FIELDS: dict[str, tuple[tuple[str, Any], ...]] = {
-    kind: tuple((f.name, [] if f.default_factory is list else {} if f.default_factory is dict else f.default)
-                for f in dataclasses.fields(cls))
-    for kind, cls in KINDS.items()
-}  # fmt: skip
+    kind: tuple((f.name, _default(f)) for f in dataclasses.fields(cls)) for kind, cls in KINDS.items()
+}
 
 
 def to_json(entry: Entry) -> list[Any]:

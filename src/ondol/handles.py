@@ -56,7 +56,7 @@ class Run:
         self._rt, self._row, self.replayed = runtime, row, replayed
 
     def __repr__(self) -> str:
-        return f"<Run {self.id} {self.status} agent={self.agent!r} session={self.session!r} operation={self.operation_id!r}>"
+        return f"<Run {self.id} {self.status} session={self.session!r} operation={self.operation_id!r}>"
 
     id = property(lambda self: self._row.id, doc="The run's id.")
     session = property(lambda self: self._row.session, doc="The id of its session.")
@@ -128,18 +128,21 @@ class Run:
                 )  # fmt: skip
             case "waiting" | "parked":
                 open_asks = [a.id for a in await self.asks()]
-                shown = ", ".join(open_asks)
-                raise RunWaiting(
-                    f"run {row.id} is {row.state} for a person: decide {shown} (ondol asks show {open_asks[0] if open_asks else 'ID'})",
-                    run=row.id, asks=open_asks,
-                )  # fmt: skip
+                first = open_asks[0] if open_asks else "ID"
+                message = (
+                    f"run {row.id} is {row.state} for a person: decide {', '.join(open_asks)} (ondol asks show {first})"
+                )
+                raise RunWaiting(message, run=row.id, asks=open_asks)
             case "cancelled":
-                raise RunCancelled(f"run {row.id} was cancelled: its effects are listed by 'ondol runs show {row.id}'", run=row.id, error=error)
+                message = f"run {row.id} was cancelled: 'ondol runs show {row.id}' lists what it had done"
+                raise RunCancelled(message, run=row.id, error=error)
             case "expired":
-                raise RunExpired(f"run {row.id} expired: a question was not answered in time", run=row.id, error=error)
+                message = f"run {row.id} expired: a question was not answered in time"
+                raise RunExpired(message, run=row.id, error=error)
             case _:
                 again = f"send operation {row.operation_id!r} again to go on" if row.retryable else "it will not go on"
-                raise RunFailed(f"run {row.id} failed ({why}): {again}", run=row.id, error=error, retryable=bool(row.retryable))
+                message = f"run {row.id} failed ({why}): {again}"
+                raise RunFailed(message, run=row.id, error=error, retryable=bool(row.retryable))
 
     async def events(self, after: str | None = None) -> AsyncIterator[Event]:
         """Everything that happened and happens, in order, until the run comes to rest. Watching never cancels it.
@@ -392,5 +395,3 @@ class Act:
     act: str
     subject: str
     note: str
-
-

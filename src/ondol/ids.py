@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import secrets
 from datetime import datetime
@@ -72,8 +71,7 @@ def idempotency_key(tenant: str, key_root: str, ordinal: int, tool: str) -> str:
     arguments, the attempt or the provider's call id, which change when a step is asked again.
     """
     parts = "\x1f".join((tenant, key_root, str(ordinal), tool))
-    digest = hashlib.sha256(parts.encode()).digest()[:16]
-    return "ondol-" + base64.b32encode(digest).decode().rstrip("=").lower()
+    return "ondol-" + hashlib.sha256(parts.encode()).hexdigest()[:32]
 
 
 def checked_id(kind: str, value: str) -> str:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias, assert_never
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, TypeAlias, assert_never
 
 from ondol import events, values
 from ondol.effects import Effect
@@ -31,8 +32,7 @@ class Batch:
     entries: tuple[events.Entry, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class State(NamedTuple):
     """Where a run stands. ``step`` counts recorded model answers; ``answered`` is the ordinal of a final answer."""
 
     status: RunStatus = "queued"
@@ -50,8 +50,8 @@ class State:
     next_message: int = 2  # ordinal 0 is kept for a note before the input, which is 1
     answered: int | None = None
     effects: tuple[Effect, ...] = ()
-    asks: Mapping[str, events.AskKind] = field(default_factory=dict)  # the open ones
-    patches: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)  # session state, by call
+    asks: Mapping[str, events.AskKind] = MappingProxyType({})  # the open ones
+    patches: Mapping[int, Mapping[str, Any]] = MappingProxyType({})  # session state, by call
     cancel: events.RunCancelling | None = None
     gave_up: int | None = None  # the call whose unknown outcome a person gave up on
     waited: bool = False  # since the last context: the clock it showed is old
@@ -74,37 +74,15 @@ def fold(batches: Iterable[Batch], state: State | None = None) -> State:
     for batch in batches:
         for entry in batch.entries:
             state = apply(state, entry, batch.at)
-        state = replace(state, seq=batch.seq + len(batch.entries) - 1, fence=batch.fence)
+        state = state._replace(seq=batch.seq + len(batch.entries) - 1, fence=batch.fence)
     return state
 
 
 def apply(state: State, entry: events.Entry, at: int = 0) -> State:
     """The state after one more entry, which was written at the instant ``at``."""
     match entry:
-        case events.RunAccepted() | events.SessionCommitted() | events.StepStarted():
-            return state
-        case events.StepCompleted():
-            return replace(state, last_step_open=False)
-        case events.RunQueued(why=why):
-            state = replace(state, status="queued")
-            return replace(state, model_error=None, attempt=1, retry_at=None) if why == "retried" else state
-        case events.RunStarted() | events.RunResumed():
-            return replace(state, status="running")
-        case events.RunWaiting():
-            return replace(state, status="waiting", waited=True)
-        case events.RunParked(ask=ask):
-            return replace(state, status="parked", waited=True, context=None, asks={**state.asks, ask: "parked"})
-        case events.RunCancelling():
-            return replace(state, cancel=entry)
-        case events.RunCompleted():
-            return replace(state, status="completed")
-        case events.RunFailed():
-            return replace(_ended(state), status="failed", waited=True)
-        case events.RunCancelled():
-            return replace(_ended(state), status="cancelled")
         case events.ContextBuilt():
-            return replace(
-                state,
+            return state._replace(
                 context=entry,
                 last_context=entry,
                 history=state.history if entry.history is None else entry.history,
@@ -114,14 +92,13 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
                 waited=False,
             )
         case events.ModelStarted():
-            return replace(state, retry_at=None)
+            return state._replace(retry_at=None)
         case events.StepFailed(attempt=attempt, retry_at=retry_at):
             if retry_at is None:
-                return replace(state, model_error=entry)
-            return replace(state, attempt=attempt + 1, retry_at=retry_at)
+                return state._replace(model_error=entry)
+            return state._replace(attempt=attempt + 1, retry_at=retry_at)
         case events.ModelCompleted(message=message):
-            return replace(
-                state, step=state.step + 1, attempt=1, retry_at=None, context=None, answered=message,
+            return state._replace(step=state.step + 1, attempt=1, retry_at=None, context=None, answered=message,
                 next_message=message + 1, last_step_open=True,
             )  # fmt: skip
         case events.EffectPlanned():
@@ -129,20 +106,40 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
                 ordinal=entry.call, step=state.step, tool=entry.tool, effect=entry.effect, message=entry.message,
                 part=entry.part, reply=entry.reply, state="asked" if entry.ask else "planned", ask=entry.ask,
             )  # fmt: skip
-            return replace(
-                state, effects=(*state.effects, planned), answered=None, next_message=max(state.next_message, entry.reply + 1)
+            return state._replace(effects=(*state.effects, planned), answered=None, next_message=max(state.next_message, entry.reply + 1)
             )  # fmt: skip
         case events.EffectStarted(call=call, attempt=attempt, deadline=deadline):
             first = state.effects[call].first_started or at
             return _set(state, call, state="started", attempt=attempt, deadline=deadline, first_started=first)
         case events.EffectSucceeded(call=call, patch=patch):
             state = _set(state, call, state="succeeded")
-            return replace(state, patches={**state.patches, call: patch}) if patch else state
+            return state._replace(patches={**state.patches, call: patch}) if patch else state
+        case events.RunAccepted() | events.SessionCommitted() | events.StepStarted():
+            return state
+        case events.StepCompleted():
+            return state._replace(last_step_open=False)
+        case events.RunQueued(why=why):
+            state = state._replace(status="queued")
+            return state._replace(model_error=None, attempt=1, retry_at=None) if why == "retried" else state
+        case events.RunStarted() | events.RunResumed():
+            return state._replace(status="running")
+        case events.RunWaiting():
+            return state._replace(status="waiting", waited=True)
+        case events.RunParked(ask=ask):
+            return state._replace(status="parked", waited=True, context=None, asks={**state.asks, ask: "parked"})
+        case events.RunCancelling():
+            return state._replace(cancel=entry)
+        case events.RunCompleted():
+            return state._replace(status="completed")
+        case events.RunFailed():
+            return _ended(state)._replace(status="failed", waited=True)
+        case events.RunCancelled():
+            return _ended(state)._replace(status="cancelled")
         case events.EffectFailed(call=call):
             return _set(state, call, state="failed")
         case events.EffectUnknown(call=call, ask=ask):
             state = _set(state, call, state="unknown", ask=ask)
-            return replace(state, asks={**state.asks, ask: "unknown_effect"})
+            return state._replace(asks={**state.asks, ask: "unknown_effect"})
         case events.EffectResolved(call=call, outcome=outcome):
             return _resolved(state, call, outcome)
         case events.EffectAbandoned(call=call):
@@ -150,7 +147,7 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
         case events.EffectExpired(call=call):
             return _set(state, call, state="expired")
         case events.AskOpened(ask=ask, ask_kind=kind):
-            return replace(state, asks={**state.asks, ask: kind})
+            return state._replace(asks={**state.asks, ask: kind})
         case events.AskDecided(ask=ask):
             return _decided(_closed(state, ask), entry)
         case events.AskExpired(ask=ask):
@@ -161,21 +158,21 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
 
 def without_context(state: State) -> State:
     """As if the pending context had not been built."""
-    return replace(state, context=None)
+    return state._replace(context=None)
 
 
 def _set(state: State, call: int, /, **changes: Any) -> State:
-    changed = replace(state.effects[call], **changes)
-    return replace(state, effects=(*state.effects[:call], changed, *state.effects[call + 1 :]))
+    changed = state.effects[call]._replace(**changes)
+    return state._replace(effects=(*state.effects[:call], changed, *state.effects[call + 1 :]))
 
 
 def _ended(state: State) -> State:
     """Asks of an ended run are closed, but for those about what may have happened."""
-    return replace(state, asks={a: k for a, k in state.asks.items() if k == "unknown_effect"}, context=None)
+    return state._replace(asks={a: k for a, k in state.asks.items() if k == "unknown_effect"}, context=None)
 
 
 def _closed(state: State, ask: str) -> State:
-    return replace(state, asks={a: k for a, k in state.asks.items() if a != ask})
+    return state._replace(asks={a: k for a, k in state.asks.items() if a != ask})
 
 
 def _decided(state: State, entry: events.AskDecided) -> State:
@@ -195,7 +192,7 @@ def _resolved(state: State, call: int, outcome: str) -> State:
         case "not_happened":  # a person allows the next attempt, with the same key
             return _set(state, call, state="approved", granted=state.effects[call].attempt)
         case "give_up" if state.status not in ("failed", "cancelled", "expired"):
-            return replace(_set(state, call, state="unknown"), gave_up=call)
+            return _set(state, call, state="unknown")._replace(gave_up=call)
         case _:
             return state
 

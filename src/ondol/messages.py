@@ -41,7 +41,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ToolResponse:
-    """The result of one call. ``response`` is an encoded value (see ``values``); ``error`` marks a refusal or failure."""
+    """The result of one call. ``response`` is an encoded value (see ``values``); ``error`` marks a failure."""
 
     id: str
     name: str

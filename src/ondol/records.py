@@ -70,7 +70,6 @@ class EffectRow:
     reply: int
     key: str
     arguments: str
-    hash: str
     state: str
     decision: str | None
     attempt: int

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ParamSpec, TypeAlias, TypeVar, assert_never
@@ -44,7 +44,6 @@ T = TypeVar("T")
 
 log = logging.getLogger("ondol.runner")
 
-_MODEL = -1  # stands for the model call among the calls in flight
 _STORE_RETRY = 0.5  # seconds between attempts to write something that is already true
 _PARTIAL_KEPT = 2000  # characters of an aborted answer that are kept for whoever looks into it
 
@@ -123,13 +122,13 @@ class HistoryCache:
         known = self._kept.get(key) or History(0, (), context.EMPTY_CHAIN, 0)
         if known.until == session.next_message:
             return known
-        new = await store.read(
-            transactions.read_history, session.tenant, session.id, known.until, session.next_message
-        )
+        new = await store.read(transactions.read_history, session.tenant, session.id, known.until, session.next_message)
         bodies = [m.body for m in new]
         return self._keep(key, _extended(known, session.next_message, [messages.loads(b) for b in bodies], bodies))
 
-    def committed(self, session: SessionRow, before: History, own: Sequence[Message], bodies: Sequence[str], until: int) -> None:
+    def committed(
+        self, session: SessionRow, before: History, own: Sequence[Message], bodies: Sequence[str], until: int
+    ) -> None:
         self._keep((session.tenant, session.id, session.created_at), _extended(before, until, own, bodies))
 
     def _keep(self, key: tuple[str, str, int], history: History) -> History:
@@ -172,8 +171,9 @@ class Drive:
         self.state = journal.fold(claimed.batches)
         self.bodies: dict[int, str] = dict(claimed.messages)
         self.messages = {o: messages.loads(body) for o, body in self.bodies.items()}
+        self._call_ids = {c.id for m in self.messages.values() for c in m.calls}
         self.token = CancelToken()
-        self.busy: dict[int, asyncio.Task[None]] = {}
+        self.busy: set[int] = set()
         self.signalled = claimed.run.unread > 0
         self.draining = False
         self.ended: Ended | None = None
@@ -181,14 +181,24 @@ class Drive:
         self._changed = asyncio.Event()
         self._early: dict[int, journal.Batch] = {}  # committed, but an earlier batch is not folded yet
         self._chain, self._chained = context.EMPTY_CHAIN, 0
+        self._ahead = (-1, -1), context.EMPTY_CHAIN
+        self._own: list[Message] = []  # as the last request had them, up to the ordinal _own_upto
+        self._own_upto = 0
+        self._shown: tuple[tuple[int, int | None], Message, bytes] | None = None
+        self._begun: dict[int, effects.Effect] = {}  # started by this process and not yet at an outcome
+        self._parsed: dict[int, Mapping[str, Any]] = {}
         self._partial: list[str] = []
+        self._group: asyncio.TaskGroup | None = None
+        self._absorbing = False
 
     # --- from outside -------------------------------------------------------------------------------------------
 
     def signal(self) -> None:
-        """Somebody left a signal in the store: read it soon."""
+        """Somebody left a signal in the store: read it now, whatever else is going on."""
         self.signalled = True
-        self._changed.set()
+        if self._group is not None and not self._absorbing:
+            self._absorbing = True
+            self._group.create_task(self._absorb())
 
     def drain(self) -> None:
         """Give the run back at the next boundary."""
@@ -212,10 +222,13 @@ class Drive:
             raise several.exceptions[0] from None
 
     async def _loop(self, group: asyncio.TaskGroup) -> None:
+        self._group = group
         while True:
             self._changed.clear()
-            if self.signalled:
-                await self._absorb()
+            if self.signalled or self._absorbing:
+                self.signal()
+                await self._changed.wait()
+                continue
             action = self._next_action()
             if self.draining and not self.busy and not isinstance(action, lifecycle.Commit | lifecycle.End):
                 await self._write(transactions.release, self.claim, self._now())
@@ -224,10 +237,13 @@ class Drive:
                 case lifecycle.BuildContext():
                     await self._build_context()
                 case lifecycle.CallModel(after=after):
-                    self._spawn(group, _MODEL, self._ask_model(after))
+                    await self._ask_model(after)
+                case lifecycle.Advance(work=((call, verdict),)) if len(self.state.open_effects) == 1:
+                    await self._advance(call, verdict)
                 case lifecycle.Advance(work=work):
                     for call, verdict in work:
-                        self._spawn(group, call, self._advance(call, verdict))
+                        self.busy.add(call)
+                        group.create_task(self._advance(call, verdict))
                 case lifecycle.Wait():
                     await self._changed.wait()
                 case lifecycle.Suspend():
@@ -243,11 +259,10 @@ class Drive:
                     assert_never(action)
 
     def _next_action(self) -> lifecycle.Action:
-        if self._early or _MODEL in self.busy:
-            # What is committed but not folded yet would be taken for lost: wait until it is.
+        if self._early:  # committed but not folded yet: it would be taken for lost
             return lifecycle.Wait()
         return lifecycle.next_action(
-            self._seen(self.state), self.served.rules, busy=self.busy.keys(), now=self._now(),
+            self._seen(self.state), self.served.rules, busy=self.busy, now=self._now(),
             max_steps=self.served.agent.limits.steps,
         )  # fmt: skip
 
@@ -256,16 +271,6 @@ class Drive:
         if state.context is not None and state.definition != self.served.digest:
             return journal.without_context(state)
         return state
-
-    def _spawn(self, group: asyncio.TaskGroup, call: int, work: Coroutine[Any, Any, None]) -> None:
-        task = group.create_task(work)
-        self.busy[call] = task
-
-        def done(_: object) -> None:
-            del self.busy[call]
-            self._changed.set()
-
-        task.add_done_callback(done)
 
     async def _write(self, tx: Callable[P, Tx[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Write until it is durable. A full disk is waited out: what is in hand is true, and is not thrown away."""
@@ -283,7 +288,9 @@ class Drive:
                 first = False
 
     def _record(self, batch: journal.Batch | None) -> None:
-        """Fold what was committed. Two calls may hear of their commits in either order; the fold keeps the journal's."""
+        """Fold what was committed. Two calls may hear of their commits in either order;
+        the fold keeps the journal's. What it holds back for that is in ``_early``.
+        """
         if batch is None:
             return
         self._early[batch.seq] = batch
@@ -301,14 +308,18 @@ class Drive:
     # --- signals ------------------------------------------------------------------------------------------------
 
     async def _absorb(self) -> None:
-        self.signalled = False
-        batch, bodies = await self._write(transactions.absorb, self.claim, self._now())
-        for ordinal, body in bodies.items():
-            self._keep_message(ordinal, body)
-        self._record(batch)
-        if self.state.cancel is None or self.token.is_set:
-            return
-        self.token.set()  # the cancel is durable: it travels to whatever is in flight
+        try:
+            while self.signalled:
+                self.signalled = False
+                batch, bodies = await self._write(transactions.absorb, self.claim, self._now())
+                for ordinal, body in bodies.items():
+                    self._keep_message(ordinal, body)
+                self._record(batch)
+                if batch is not None and any(isinstance(e, events.RunCancelling) for e in batch.entries):
+                    self.token.set()  # the cancel is durable: it travels to whatever is in flight
+        finally:
+            self._absorbing = False
+            self._changed.set()
 
     # --- prepare: what the model will see -----------------------------------------------------------------------
 
@@ -336,7 +347,7 @@ class Drive:
             upto = max(upto, ordinal + 1)
         clock, since = self._shown_clock(state)
         own = self._extend_chain(bodies, extra, upto)
-        digest = context.request_hash(self._system(clock, since), self.served.digest, self.history.chain, own)
+        digest = context.request_hash(self._system(clock, since)[1], self.history.chain, own)
         built = events.ContextBuilt(
             step=state.step + 1, clock=clock, since=since, zone=self._zone, upto=upto, hash=digest,
             history=self.history.until if self.history.until != state.history else None,
@@ -360,9 +371,14 @@ class Drive:
         return ordinal, body, tell
 
     def _extend_chain(self, bodies: Mapping[int, str], extra: Mapping[int, str], upto: int) -> bytes:
-        fresh = [bodies.get(o) or extra.get(o) for o in range(self._chained, upto)]
-        chain = context.extend_chain(self._chain, (b for b in fresh if b is not None))
-        if not extra:
+        if (self._chained, upto) == self._ahead[0]:
+            chain = self._ahead[1]
+        else:
+            fresh = [bodies.get(o) or extra.get(o) for o in range(self._chained, upto)]
+            chain = context.extend_chain(self._chain, (b for b in fresh if b is not None))
+        if extra:
+            self._ahead = (self._chained, upto), chain  # not committed yet
+        else:
             self._chain, self._chained = chain, upto
         return chain
 
@@ -378,10 +394,14 @@ class Drive:
     def _zone(self) -> str | None:
         return self.row.zone or self.runner.time_zone
 
-    def _system(self, clock: int, since: int | None) -> Message:
-        shown = clocks.shown(from_micros(clock), self._zone)
-        began = None if since is None else clocks.shown(from_micros(since), self._zone)
-        return context.system_message(self.served.agent.instructions, shown, began)
+    def _system(self, clock: int, since: int | None) -> tuple[Message, bytes]:
+        """The system message that shows this clock, and the head of its requests' hashes."""
+        if self._shown is None or self._shown[0] != (clock, since):
+            now = clocks.shown(from_micros(clock), self._zone)
+            began = None if since is None else clocks.shown(from_micros(since), self._zone)
+            system = context.system_message(self.served.agent.instructions, now, began)
+            self._shown = (clock, since), system, context.request_head(system, self.served.digest)
+        return self._shown[1:]
 
     def _keep_message(self, ordinal: int, body: str, message: Message | None = None) -> None:
         self.bodies[ordinal] = body
@@ -394,9 +414,11 @@ class Drive:
             return
         built = self.state.context
         assert built is not None
-        own = context.own_messages(self.messages, built.upto)
+        self._own += context.own_messages(self.messages, self._own_upto, built.upto)
+        self._own_upto = built.upto
+        system, _ = self._system(built.clock, built.since)
         request = ModelRequest(
-            messages=(self._system(built.clock, built.since), *self.history.messages, *own),
+            messages=(system, *self.history.messages, *self._own),
             tools=tuple(t.spec for t in self.served.tools.values()),
             run=self.row.id, step=self.state.step, attempt=self.state.attempt,
         )  # fmt: skip
@@ -467,7 +489,7 @@ class Drive:
         """T3. An answer that was cut off makes none of its calls."""
         ordinal = self.state.next_message
         parts = tuple(p for p in answer.parts if not (isinstance(p, Text) and not p.text))
-        message = _with_unique_ids(Message("assistant", parts), self.state, self.messages)
+        message = self._with_unique_ids(Message("assistant", parts))
         body = messages.dumps(message)
         calls = [self._plan(call, i, ordinal, answer) for i, call in enumerate(message.calls)]
         completed = events.ModelCompleted(
@@ -483,6 +505,24 @@ class Drive:
                 self._keep_message(call.entry.reply, call.refusal)
         self._record(batch)
 
+    def _with_unique_ids(self, message: Message) -> Message:
+        """Some models repeat call ids or give none: results could not be told apart."""
+        calls = message.calls
+        ids_given = [c.id for c in calls]
+        if all(ids_given) and len(set(ids_given)) == len(ids_given) and self._call_ids.isdisjoint(ids_given):
+            self._call_ids.update(ids_given)
+            return message
+        parts: list[messages.Part] = []
+        number = len(self.state.effects)
+        for part in message.parts:
+            if isinstance(part, ToolCall):
+                id = part.id if part.id and part.id not in self._call_ids else f"call_{number}"
+                self._call_ids.add(id)
+                part = ToolCall(id, part.name, part.arguments, part.provider)
+                number += 1
+            parts.append(part)
+        return Message(message.role, tuple(parts))
+
     def _plan(self, call: ToolCall, part: int, message: int, answer: Answer) -> PlannedCall:
         """What becomes of one call of an answer: planned, asked, or refused at once."""
         number = len(self.state.effects) + part
@@ -494,8 +534,8 @@ class Drive:
             assert tool is not None
             assert isinstance(call.arguments, dict)
             try:
-                parsed = tool.parse(call.arguments)
-                why = tool.needs_approval(self._context(tool, key, 0), parsed)
+                self._parsed[number] = parsed = tool.parse(call.arguments)
+                why = tool.needs_approval(lambda: self._context(tool, key, 0), parsed)
             except InvalidInput as error:
                 refusal = str(error)
         asks = refusal is None and why is not None
@@ -507,7 +547,8 @@ class Drive:
         )  # fmt: skip
         refused = None if refusal is None else messages.tool_result(call.id, call.name, refusal, error=True)
         return PlannedCall(
-            entry=entry, call_id=call.id, key=key, arguments=values.dumps(encoded), hash=values.digest(encoded),
+            entry=entry, call_id=call.id, key=key, arguments=values.dumps(encoded),
+            hash=values.digest(encoded) if asks else "",
             decision=f"ask: {why}" if asks else "refused" if refusal else "allow",
             question=f"{call.name} wants to run. Approve it?" if asks else "",
             expires_at=None if expires is None else to_micros(self.clock.now() + expires),
@@ -548,16 +589,19 @@ class Drive:
                         assert_never(todo)
         except (CancelRequested, SignalsUnread):
             self.signal()  # nothing was started: the loop reads the signals and asks again
+        finally:
+            self._begun.pop(call, None)
+            self.busy.discard(call)
+            self._changed.set()
 
     async def _attempt(self, call: int, after: int) -> effects.Verdict | None:
         """Write down, act, write down the outcome."""
         if after and not await sleep_or_cancel(self.clock, (after - self._now()) / 1e6, self.token):
             return None
-        effect = self.state.effects[call]
+        effect = self._effect(call)
         tool = self.served.tools[effect.tool]
-        arguments = self._arguments(effect)
         try:
-            parsed = tool.parse(arguments)
+            parsed = self._parse(effect, tool)
         except InvalidInput as error:  # the tool's schema changed, or a person's replacement does not fit
             await self._failed(call, str(error))
             return None
@@ -565,24 +609,24 @@ class Drive:
         deadline = now + tool.timeout
         if effect.is_write:
             # Record before calling: after a crash we must know that it may have run.
-            batch = await self._write_started(effect, deadline)
-            self._record(batch)
-            await self._folded(batch)
-            effect = self.state.effects[call]
+            effect = await self._write_started(effect, deadline)
         ctx = self._context(tool, self._key(effect), effect.attempt)
         # A crash from here on leaves it started without an outcome: see effects.verdict.
         ending = await self._dispatch(tool, effect, ctx, parsed, deadline)
         return await self._write_outcome(effect, tool, ctx, ending)
 
-    async def _write_started(self, effect: effects.Effect, deadline: datetime) -> journal.Batch:
-        return await self._write(
-            transactions.started, self.claim, self._now(), effect.ordinal, effect.attempt + 1, to_micros(deadline)
-        )
+    async def _write_started(self, effect: effects.Effect, deadline: datetime) -> effects.Effect:
+        """T4. The effect as it is now is kept at hand: the fold may still wait for the batch of a sibling."""
+        now, attempt = self._now(), effect.attempt + 1
+        batch = await self._write(transactions.started, self.claim, now, effect.ordinal, attempt, to_micros(deadline))
+        first = effect.first_started or now
+        begun = effect._replace(state="started", attempt=attempt, deadline=to_micros(deadline), first_started=first)
+        self._begun[effect.ordinal] = begun
+        self._record(batch)
+        return begun
 
-    async def _folded(self, batch: journal.Batch) -> None:
-        """Until the state has taken in what was committed before this batch too."""
-        while self.state.seq < batch.seq:
-            await asyncio.sleep(0)
+    def _effect(self, call: int) -> effects.Effect:
+        return self._begun.get(call) or self.state.effects[call]
 
     async def _dispatch(
         self, tool: Tool[..., Any], effect: effects.Effect, ctx: Context[Any], arguments: Mapping[str, Any],
@@ -641,9 +685,7 @@ class Drive:
                 await self._succeeded(effect, ctx, result, "tool")
                 return None
             case Raised(reason=reason, not_done=not_done):
-                return effects.after_exception(
-                    effect, tool.rules, not_done=not_done, reason=reason, now=self._now()
-                )
+                return effects.after_exception(effect, tool.rules, not_done=not_done, reason=reason, now=self._now())
             case Unwound():
                 return effects.after_exception(
                     effect, tool.rules, not_done=False, reason="it was cancelled", now=self._now()
@@ -666,11 +708,11 @@ class Drive:
         """The operator's hook looks at what really happened; until the deadline a lost attempt may still act."""
         if after and not await sleep_or_cancel(self.clock, (after - self._now()) / 1e6, self.token):
             return None
-        effect = self.state.effects[call]
+        effect = self._effect(call)
         tool = self.served.tools[effect.tool]
         ctx = self._context(tool, self._key(effect), effect.attempt)
         try:
-            parsed = tool.parse(self._arguments(effect))
+            parsed = self._parse(effect, tool)
         except InvalidInput as error:
             return effects.OutcomeUnknown(str(error))
         attempt = Attempt.of_coroutine(tool.ask_check(ctx, parsed))
@@ -714,7 +756,7 @@ class Drive:
         self, call: int, entry: events.EffectSucceeded | events.EffectFailed, response: Any, error: bool
     ) -> None:
         """T5. When it was the last outcome of the step, what the model sees next rides on the same commit."""
-        effect = self.state.effects[call]
+        effect = self._effect(call)
         the_call = self.messages[effect.message].calls[effect.part]
         message = messages.tool_result(the_call.id, effect.tool, response, error)
         body = messages.dumps(message)
@@ -727,13 +769,16 @@ class Drive:
         try:
             batch = await self._write(transactions.outcome, self.claim, self.row.user_id, self._now(), done, also)
         except ClaimLost:
-            self._late(call, Returned(response) if isinstance(entry, events.EffectSucceeded) else Raised(entry.reason, True))
+            said = isinstance(entry, events.EffectSucceeded)
+            self._late(call, Returned(response) if said else Raised(done.reason, not_done=True))
             raise
         self._keep_message(effect.reply, body, message)
         self._record(batch)
+        if also:
+            self._extend_chain(self.bodies, {}, self.state.next_message)
 
     def _context_if_last(self, call: int, entry: events.Entry, reply: int, body: str) -> Sequence[events.Entry]:
-        if self._early or self.signalled or self.draining or self.busy.keys() != {call}:
+        if self._early or self.signalled or self._absorbing or self.draining or self.busy - {call}:
             return ()
         after = journal.apply(self.state, entry)
         action = lifecycle.next_action(
@@ -746,7 +791,7 @@ class Drive:
 
     async def _unknown(self, call: int, reason: str) -> None:
         """Nobody can tell: a person's word is needed. It is neither success nor failure."""
-        effect = self.state.effects[call]
+        effect = self._effect(call)
         ask = ids.ask_id(self.row.id, f"{call}u{effect.attempt}")
         encoded = values.encode(self._arguments(effect))
         done = Outcome(
@@ -755,6 +800,11 @@ class Drive:
             question=transactions.unknown_question(effect.tool),
         )  # fmt: skip
         self._record(await self._write(transactions.outcome, self.claim, self.row.user_id, self._now(), done))
+
+    def _parse(self, effect: effects.Effect, tool: Tool[..., Any]) -> Mapping[str, Any]:
+        if effect.arguments is None and effect.ordinal in self._parsed:
+            return self._parsed[effect.ordinal]  # this process parsed them when it planned the call
+        return tool.parse(self._arguments(effect))
 
     def _arguments(self, effect: effects.Effect) -> dict[str, Any]:
         if effect.arguments is not None:
@@ -865,20 +915,3 @@ def _end_of(attempt: Attempt[AttemptEnd]) -> AttemptEnd:
     if attempt.future.cancelled():  # before its first line ran
         return Unwound()
     return attempt.future.result()
-
-
-def _with_unique_ids(message: Message, state: journal.State, known: Mapping[int, Message]) -> Message:
-    """Some models repeat call ids or give none: results could not be told apart."""
-    taken = {c.id for m in known.values() for c in m.calls}
-    parts: list[messages.Part] = []
-    number = len(state.effects)
-    for part in message.parts:
-        if isinstance(part, ToolCall):
-            id = part.id
-            if not id or id in taken:
-                id = f"call_{number}"
-            taken.add(id)
-            part = ToolCall(id, part.name, part.arguments, part.provider)
-            number += 1
-        parts.append(part)
-    return Message("assistant", tuple(parts))

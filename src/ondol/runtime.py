@@ -195,9 +195,7 @@ class Runtime:
             clocks.zone(time_zone)
         now = self.clock.now()
         parts = [await self._attach(tenant, a) for a in attachments]
-        fingerprint = values.digest(
-            values.encode([served.agent.name, session, input, sorted(p.digest for p in parts)])
-        )
+        fingerprint = values.digest(values.encode([served.agent.name, session, input, sorted(p.digest for p in parts)]))
         run = ids.new_run_id(now)
         new = NewRun(
             tenant=tenant, run=run, session=session or "s_" + run[2:], user_id=user or "",

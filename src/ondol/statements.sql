@@ -38,23 +38,27 @@ SELECT id, session, agent, deaths FROM runs WHERE tenant = :tenant AND state = '
 ORDER BY deaths, accepted_at, id LIMIT :limit
 
 -- name: run.running
-SELECT id, fence, owner, deaths, unread FROM runs WHERE tenant = :tenant AND state = 'running'
+SELECT id, fence, owner, deaths, unread FROM runs WHERE tenant = :tenant AND state IN ('running', 'waiting') AND state = 'running'
 
 -- name: run.hold
 UPDATE runs SET next_seq = next_seq + :n, updated_at = :at
 WHERE tenant = :tenant AND id = :run AND fence = :fence AND state = 'running'
 RETURNING next_seq - :n, cancel, unread
 
--- name: run.answered
-UPDATE runs SET deaths = 0, tokens_in = CASE WHEN :tokens_in IS NULL THEN tokens_in ELSE coalesce(tokens_in, 0) + :tokens_in END,
+-- name: run.hold_answered
+UPDATE runs SET next_seq = next_seq + :n, updated_at = :at, deaths = 0,
+  tokens_in = CASE WHEN :tokens_in IS NULL THEN tokens_in ELSE coalesce(tokens_in, 0) + :tokens_in END,
   tokens_out = CASE WHEN :tokens_out IS NULL THEN tokens_out ELSE coalesce(tokens_out, 0) + :tokens_out END
-WHERE tenant = :tenant AND id = :run
+WHERE tenant = :tenant AND id = :run AND fence = :fence AND state = 'running'
+RETURNING next_seq - :n, cancel, unread
+
+-- name: run.hold_writing
+UPDATE runs SET next_seq = next_seq + :n, updated_at = :at, wrote = 1
+WHERE tenant = :tenant AND id = :run AND fence = :fence AND state = 'running'
+RETURNING next_seq - :n, cancel, unread
 
 -- name: run.progressed
-UPDATE runs SET deaths = 0 WHERE tenant = :tenant AND id = :run AND deaths > 0
-
--- name: run.wrote
-UPDATE runs SET wrote = 1 WHERE tenant = :tenant AND id = :run
+UPDATE runs SET deaths = 0 WHERE tenant = :tenant AND id = :run
 
 -- name: run.unhold
 UPDATE runs SET state = :state, retryable = :retryable, owner = NULL, error = :error, ended_at = :ended_at, wrote = 0,
@@ -94,7 +98,7 @@ UPDATE runs SET reply = NULL, base = NULL, error = NULL WHERE tenant = :tenant A
 
 -- name: run.untold
 SELECT {run} FROM runs WHERE tenant = :tenant AND session = :session AND told = 0 AND id <> :run
-  AND state IN ('failed', 'cancelled', 'expired', 'parked') ORDER BY id
+  AND state IN ('failed', 'cancelled', 'expired', 'parked')
 
 -- name: signal.insert
 INSERT INTO signals (tenant, run, kind, body, at) VALUES (:tenant, :run, :kind, :body, :at)
@@ -195,8 +199,8 @@ INSERT INTO definitions (tenant, digest, body) VALUES (:tenant, :digest, :body) 
 SELECT body FROM definitions WHERE tenant = :tenant AND digest = :digest
 
 -- name: effect.insert
-INSERT INTO effects (tenant, run, session, ordinal, tool, effect, call_id, reply, key, arguments, hash, state, decision)
-VALUES (:tenant, :run, :session, :ordinal, :tool, :effect, :call_id, :reply, :key, :arguments, :hash, :state, :decision)
+INSERT INTO effects (tenant, run, session, ordinal, tool, effect, call_id, reply, key, arguments, state, decision)
+VALUES (:tenant, :run, :session, :ordinal, :tool, :effect, :call_id, :reply, :key, :arguments, :state, :decision)
 
 -- name: effect.start
 UPDATE effects SET state = 'started', attempt = :attempt, deadline = :deadline, started_at = coalesce(started_at, :at)
@@ -211,7 +215,7 @@ WHERE tenant = :tenant AND run = :run AND ordinal = :ordinal
 RETURNING ordinal
 
 -- name: effect.set
-UPDATE effects SET state = :state, ended_at = :at, arguments = coalesce(:arguments, arguments), hash = coalesce(:hash, hash)
+UPDATE effects SET state = :state, ended_at = :at, arguments = coalesce(:arguments, arguments)
 WHERE tenant = :tenant AND run = :run AND ordinal = :ordinal
 
 -- name: effect.late
@@ -237,7 +241,6 @@ SELECT {effect} FROM effects WHERE tenant = :tenant AND session = :session AND r
   AND effect <> 'read' AND (told IS NULL OR told <> state)
   AND run IN (SELECT id FROM runs r WHERE r.tenant = :tenant AND r.session = :session
     AND r.state IN ('failed', 'cancelled', 'expired', 'parked'))
-ORDER BY run, ordinal
 
 -- name: effect.unknown_in_session
 SELECT run, ordinal FROM effects WHERE tenant = :tenant AND session = :session AND state = 'unknown' LIMIT 1
@@ -259,7 +262,7 @@ SELECT {ask} FROM asks WHERE tenant = :tenant
 ORDER BY opened_at, id LIMIT :limit
 
 -- name: ask.of_effect
-SELECT {ask} FROM asks WHERE tenant = :tenant AND effect = :effect AND state = 'open' AND kind = :kind
+SELECT {ask} FROM asks WHERE tenant = :tenant AND run = :run AND effect = :effect AND state = 'open' AND kind = :kind
 
 -- name: ask.decide
 UPDATE asks SET state = :state, decision = :decision, decided_by = :decided_by, door = :door, decided_at = :at

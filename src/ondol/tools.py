@@ -235,12 +235,13 @@ class Tool(Generic[P, R]):
         """Call the function with what ``parse`` returned. For an async function this makes the awaitable."""
         return cast(R, _call(self.function, self._context_parameter, context, arguments))
 
-    def needs_approval(self, context: Context[Any], arguments: Mapping[str, Any]) -> str | None:
+    def needs_approval(self, context: Callable[[], Context[Any]], arguments: Mapping[str, Any]) -> str | None:
         """Why a person must be asked first, or None. A predicate that raises means ask."""
         if isinstance(self.approve, bool):
             return "every call asks" if self.approve else None
         try:
-            asks = _call(self.approve, _context_parameter(self.approve), context, _taken_by(self.approve, arguments))
+            taken = _taken_by(self.approve, arguments)
+            asks = _call(self.approve, _context_parameter(self.approve), context(), taken)
         except Exception as error:
             return f"its approve predicate raised {type(error).__name__}"
         return "its approve predicate says so" if asks else None

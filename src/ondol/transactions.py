@@ -55,20 +55,22 @@ STATEMENTS: Mapping[str, str] = _read_statements()
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The right to drive a run. ``head`` is the session's revision at the claim."""
+    """The right to drive a run. ``head`` is the session's revision, ``deaths`` the run's, at the claim."""
 
     tenant: str
     run: str
     session: str
     fence: int
     head: int
+    deaths: int = 0
 
 
 # --- pieces -----------------------------------------------------------------------------------------------------
 
 
-def _hold(claim: Claim, n: int, at: int) -> Statement:
-    return "run.hold", {"tenant": claim.tenant, "run": claim.run, "fence": claim.fence, "n": n, "at": at}
+def _hold(claim: Claim, n: int, at: int, name: str = "run.hold", **more: Any) -> Statement:
+    """Every transaction of the holder starts with it: it must touch exactly one run. ``n`` entries will follow."""
+    return name, {"tenant": claim.tenant, "run": claim.run, "fence": claim.fence, "n": n, "at": at, **more}
 
 
 def _held(rows: list[Row], claim: Claim, *, cancel: bool = True, unread: bool = True) -> int:
@@ -287,18 +289,18 @@ def claim(tenant: str, run: str, owner: str, at: int) -> Tx[Claimed | None]:
         ("effect.untold", of_session),
     ]
     inputs: list[list[Row]] = []
-    untold_runs = [RunRow(*r) for r in untold]
+    untold_runs = sorted((RunRow(*r) for r in untold), key=lambda r: r.id)
     if untold_runs:
         inputs = yield [("message.one", {"tenant": tenant, "run": r.id, "ordinal": 1}) for r in untold_runs]
     assert row.head is not None
     return Claimed(
         run=row,
-        claim=Claim(tenant, run, row.session, row.fence, row.head),
+        claim=Claim(tenant, run, row.session, row.fence, row.head, row.deaths),
         session=SessionRow(*session[0]),
         batches=tuple(journal.loads(run, *stored_row) for stored_row in stored),
         messages={o: _checked(run, o, body, total) for o, body, total in bodies},
         untold_runs=tuple((r, i[0][1] if i else "") for r, i in zip(untold_runs, inputs, strict=True)),
-        untold_effects=tuple(EffectRow(*r) for r in untold_effects),
+        untold_effects=tuple(sorted((EffectRow(*r) for r in untold_effects), key=lambda e: (e.run, e.ordinal))),
     )
 
 
@@ -329,8 +331,8 @@ class PlannedCall:
     call_id: str
     key: str
     arguments: str
-    hash: str
     decision: str
+    hash: str = ""
     question: str = ""
     expires_at: int | None = None
     refusal: str | None = None
@@ -349,8 +351,6 @@ def answer(
     """T3: the answer, its usage, and every call as a planned effect with its decision and, where needed, its ask."""
     entries: list[events.Entry] = [completed]
     writes: list[Statement] = [_message(claim.tenant, claim.run, completed.message, body)]
-    usage = {"tokens_in": completed.input, "tokens_out": completed.output}
-    writes.append(("run.answered", {"tenant": claim.tenant, "run": claim.run} | usage))
     for call in calls:
         planned = call.entry
         state: effects.EffectState = "failed" if call.refusal is not None else "asked" if planned.ask else "planned"
@@ -358,7 +358,7 @@ def answer(
         writes.append(("effect.insert", {
             "tenant": claim.tenant, "run": claim.run, "session": claim.session, "ordinal": planned.call,
             "tool": planned.tool, "effect": planned.effect, "call_id": call.call_id, "reply": planned.reply,
-            "key": call.key, "arguments": call.arguments, "hash": call.hash, "state": state, "decision": call.decision,
+            "key": call.key, "arguments": call.arguments, "state": state, "decision": call.decision,
         }))  # fmt: skip
         if call.refusal is not None:
             entries.append(events.EffectFailed(call=planned.call, reason=call.refusal_reason))
@@ -371,7 +371,8 @@ def answer(
                 hash=call.hash, question=call.question, expires_at=call.expires_at,
             ))  # fmt: skip
     entries.extend(also)
-    (held,) = yield [_hold(claim, len(entries), at)]
+    usage = {"tokens_in": completed.input, "tokens_out": completed.output}
+    (held,) = yield [_hold(claim, len(entries), at, "run.hold_answered", **usage)]
     append, batch = _append(claim.tenant, claim.run, claim.fence, _held(held, claim, cancel=False), at, entries)
     yield [append, *writes]
     return batch
@@ -396,13 +397,13 @@ def started(claim: Claim, at: int, call: int, attempt: int, deadline: int) -> Tx
     """T4: its own commit right before dispatch. Refused while a cancel or any signal is there."""
     key = {"tenant": claim.tenant, "run": claim.run}
     effect = key | {"ordinal": call, "attempt": attempt, "deadline": deadline, "at": at}
-    held, marked = yield [_hold(claim, 1, at), ("effect.start", effect)]
+    held, marked = yield [_hold(claim, 1, at, "run.hold_writing"), ("effect.start", effect)]
     seq = _held(held, claim, cancel=False, unread=False)
     if not marked:
         raise ClaimLost(f"call {call} of run {claim.run} is not waiting for attempt {attempt}")
     entry = events.EffectStarted(call=call, attempt=attempt, deadline=deadline)
     append, batch = _append(claim.tenant, claim.run, claim.fence, seq, at, [entry])
-    yield [append, ("run.wrote", key)]
+    yield [append]
     return batch
 
 
@@ -422,9 +423,7 @@ class Outcome:
     question: str = ""
 
 
-def outcome(
-    claim: Claim, user_id: str, at: int, done: Outcome, also: Sequence[events.Entry] = ()
-) -> Tx[journal.Batch]:
+def outcome(claim: Claim, user_id: str, at: int, done: Outcome, also: Sequence[events.Entry] = ()) -> Tx[journal.Batch]:
     """T5. Requires the effect to be started with this attempt (a read: planned). ``also`` may hold the next T2."""
     entry = done.entry
     state: effects.EffectState = (
@@ -443,7 +442,9 @@ def outcome(
     if not marked:
         raise ClaimLost(f"call {entry.call} of run {claim.run} is not at attempt {done.attempt} any more")
     append, batch = _append(claim.tenant, claim.run, claim.fence, seq, at, entries)
-    writes = [append, ("run.progressed", {"tenant": claim.tenant, "run": claim.run})]
+    writes = [append]
+    if claim.deaths:
+        writes.append(("run.progressed", {"tenant": claim.tenant, "run": claim.run}))
     if isinstance(entry, events.EffectUnknown):
         writes.append(_ask(
             claim.tenant, entry.ask, claim.run, claim.session, user_id, "unknown_effect", at,
@@ -626,7 +627,7 @@ def _settlement(
     """What a decision about an effect means: entries and changes, the same whoever writes them down."""
     call = effect.ordinal
     key = {"tenant": effect.tenant, "run": effect.run, "ordinal": call}
-    setting = key | {"at": None, "arguments": None, "hash": None}
+    setting = key | {"at": None, "arguments": None}
     decided = _asked(ask, decision, call)
 
     def ends(state: str) -> Statement:
@@ -639,8 +640,7 @@ def _settlement(
     match decision.kind:
         case "approve":
             if decision.arguments is not None:
-                edited = values.encode(decision.arguments)
-                setting |= {"arguments": values.dumps(edited), "hash": values.digest(edited)}
+                setting |= {"arguments": values.dumps(values.encode(decision.arguments))}
             return [decided], [("effect.set", setting | {"state": "approved"})]
         case "deny":
             why = f"{ask.decided_by} refused this call" + (f": {decision.reason}" if decision.reason else "")
@@ -770,14 +770,15 @@ def _end(
     for effect in (EffectRow(*r) for r in effect_rows):
         if effect.state in effects.OUTCOMES or effect.state == "unknown":
             continue
-        setting = key | {"ordinal": effect.ordinal, "at": at, "arguments": None, "hash": None}
+        setting = key | {"ordinal": effect.ordinal, "at": at, "arguments": None}
         if effect.state == "started":
             ask = ids.ask_id(run.id, f"{effect.ordinal}u{effect.attempt}")
             entries.append(events.EffectUnknown(call=effect.ordinal, ask=ask, reason="the run ended while it ran"))
             writes.append(("effect.set", setting | {"state": "unknown"}))
             writes.append(_ask(
                 run.tenant, ask, run.id, run.session, run.user_id, "unknown_effect", at, effect=effect.id,
-                tool=effect.tool, arguments=effect.arguments, hash=effect.hash, question=unknown_question(effect.tool),
+                tool=effect.tool, arguments=effect.arguments, hash=values.digest(values.loads(effect.arguments)),
+                question=unknown_question(effect.tool),
             ))  # fmt: skip
         else:
             entries.append(events.EffectAbandoned(call=effect.ordinal))
@@ -842,7 +843,10 @@ def cancel(tenant: str, run_id: str, by: str, door: str, reason: str, at: int) -
     who = {"by": by, "door": door, "reason": reason}
     if run.state == "running":
         if not run.cancel:
-            yield [*_signal(run, "cancel", values.dumps(who), at), _act(tenant, at, by, door, "run.cancel", run_id, reason)]
+            yield [
+                *_signal(run, "cancel", values.dumps(who), at),
+                _act(tenant, at, by, door, "run.cancel", run_id, reason),
+            ]
         return Cancelled(run, pending=True)
     yield [_act(tenant, at, by, door, "run.cancel", run_id, reason)]
     ended = yield from _end(run, at, events.RunCancelled(**who))
@@ -1056,7 +1060,8 @@ def list_asks(
 
 
 def open_unknown_ask(tenant: str, effect: str) -> Tx[AskRow | None]:
-    (rows,) = yield [("ask.of_effect", {"tenant": tenant, "effect": effect, "kind": "unknown_effect"})]
+    run, _ = ids.effect_place(effect)
+    (rows,) = yield [("ask.of_effect", {"tenant": tenant, "run": run, "effect": effect, "kind": "unknown_effect"})]
     return AskRow(*rows[0]) if rows else None
 
 
@@ -1114,4 +1119,3 @@ def drop_unused_blobs(tenant: str, before: int) -> Tx[list[str]]:
         return []
     dropped = yield [("blob.drop", {"tenant": tenant, "digest": r[0], "before": before}) for r in rows]
     return [d[0][0] for d in dropped if d]
-

@@ -27,7 +27,7 @@ import hashlib
 import json
 import math
 import uuid
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
@@ -186,9 +186,8 @@ def _hashable(value: Any) -> Any:
     return frozenset(value) if isinstance(value, set) else value
 
 
-def dumps(encoded: Any) -> str:
-    """Compact JSON text of an encoded value, as it is stored."""
-    return json.dumps(encoded, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+#: Compact JSON text of an encoded value, as it is stored.
+dumps: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
 
 loads = json.loads

@@ -35,7 +35,9 @@ DRIVER_KEY = "driver"  # in the store's meta table: who drives, and which agents
 class EmbeddedEngine:
     """Drives runs in this process, in tasks of the running event loop."""
 
-    def __init__(self, store: Store, clock: Clock, streams: Streams, runner: Runner, served: Mapping[str, Served]) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, streams: Streams, runner: Runner, served: Mapping[str, Served]
+    ) -> None:
         self.store, self.clock, self.streams, self.runner, self.served = store, clock, streams, runner, served
         self.owner = f"{os.getpid()}.{id(self):x}"
         self.is_driver = False
@@ -269,5 +271,3 @@ def no_driver_reason(run: RunRow, driver: Mapping[str, object] | None, served: I
     if run.state != "queued" or run.agent in served or (isinstance(agents, list) and run.agent in agents):
         return None
     return f"no process serves the agent {run.agent!r}: start the program that defines it (ondol run APP:{run.agent} …)"
-
-

@@ -28,7 +28,8 @@ class Exchange:
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        return self.body["messages"]
+        messages: list[dict[str, Any]] = self.body["messages"]
+        return messages
 
     async def send_json(self, status: int, body: Any, headers: dict[str, str] | None = None) -> None:
         data = json.dumps(body).encode()

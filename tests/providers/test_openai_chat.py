@@ -65,6 +65,7 @@ async def model(server: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> AsyncI
 def at(url: str, monkeypatch: pytest.MonkeyPatch, timeout: float = PATIENCE) -> PydanticAIModel:
     monkeypatch.setenv("OPENAI_BASE_URL", url)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     return openai_chat("gpt-5.2", timeout=timeout)
 
 
@@ -113,6 +114,7 @@ async def test_text_comes_in_pieces_and_then_as_one_answer(server: OpenAIServer,
     assert exchange.body["stream"] is True
     assert exchange.body["stream_options"] == {"include_usage": True}
     assert exchange.headers["authorization"] == "Bearer sk-test"
+    assert float(exchange.headers["x-stainless-read-timeout"]) == PATIENCE
 
 
 async def test_reasoning_is_streamed_apart_from_the_text(server: OpenAIServer, model: PydanticAIModel) -> None:
@@ -408,6 +410,7 @@ async def test_tools_are_shown_as_they_are_written(server: OpenAIServer, model: 
         (fails(504), "server"),
         (fails(503), "unavailable"),
         (fails(529), "overloaded"),
+        (streams(calling(call(0, "c1", None, "{}")), finish="tool_calls"), "server"),
         (drops(), "connection"),
         (drops({"content": "half"}), "connection"),
         (streams({"refusal": "I will not."}), "content_filter"),
@@ -422,7 +425,6 @@ async def test_a_failure_has_its_kind_and_is_never_retried_unseen(
     assert error.sent
     assert str(error).startswith("openai:gpt-5.2")
     assert server.requests == 1
-    assert kind == "content_filter" or error.__cause__ is not None
 
 
 @pytest.mark.parametrize(
@@ -617,6 +619,7 @@ def test_neither_key_nor_address_names_the_variable(monkeypatch: pytest.MonkeyPa
 async def test_an_address_alone_is_enough(server: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     server.will(says("ok"))
     async with contextlib.aclosing(openai_chat("llama")) as model:
         monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")  # read before, so this changes nothing
@@ -624,7 +627,7 @@ async def test_an_address_alone_is_enough(server: OpenAIServer, monkeypatch: pyt
     assert server.exchanges[0].headers["authorization"] == "Bearer no-key"
 
 
-@pytest.mark.parametrize("url", ["localhost:8000/v1", "ftp://localhost", "http://"])
+@pytest.mark.parametrize("url", ["localhost:8000/v1", "ftp://localhost", "http://", "http://[::1/v1", "http://a:b/v1"])
 def test_an_address_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", url)
     with pytest.raises(InvalidInput, match="OPENAI_BASE_URL"):

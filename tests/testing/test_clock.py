@@ -6,6 +6,7 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
+
 from ondol.clock import Clock, sleep
 from ondol.errors import InvalidInput
 from ondol.testing import ManualClock

@@ -11,6 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
+
 from ondol.testing import Downstream, DownstreamFailed, Process
 from ondol.testing.downstream import afind, arecord, find, record
 

@@ -7,6 +7,7 @@ import os
 import signal
 
 import pytest
+
 from ondol.testing import Process
 
 ECHO = """
@@ -67,8 +68,7 @@ async def test_a_stopped_process_stands_still_until_it_is_continued() -> None:
 
 
 async def test_the_block_ends_the_process_by_force() -> None:
-    stubborn = "import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); sys.stdin.read()"
-    async with Process(["-c", stubborn]) as child:
+    async with Process(["-c", f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN){ECHO}"]) as child:
         await child.line("ready")
         child.terminate()
     with pytest.raises(ProcessLookupError):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from ondol.errors import InvalidInput, ModelError
 from ondol.messages import (
     Attachment,
@@ -29,9 +30,7 @@ from ondol.testing import ScriptedModel, call, error, text, truncated
 SYSTEM = Message("system", (Text("be brief"),))
 
 
-def request(
-    *messages: Message, step: int = 0, attempt: int = 1, tools: Sequence[ToolSpec] = ()
-) -> ModelRequest:
+def request(*messages: Message, step: int = 0, attempt: int = 1, tools: Sequence[ToolSpec] = ()) -> ModelRequest:
     return ModelRequest(messages=messages or (user("hi"),), tools=tools, run="r1", step=step, attempt=attempt)
 
 
@@ -65,7 +64,7 @@ async def test_the_step_chooses_the_answer() -> None:
 
 
 async def test_a_restarted_process_goes_on_at_its_step() -> None:
-    answers = [[call("find", order="1")], ["found"]]
+    answers = [[call("find", order="1")], [text("found")]]
     await ask(ScriptedModel(answers), request(step=0))
     assert (await ask(ScriptedModel(answers), request(step=1))).parts == (Text("found"),)
 
@@ -164,7 +163,9 @@ IMAGE = Attachment("0" * 64, "image/png", "x.png", 9)
 
 WELL_FORMED: dict[str, tuple[Message, ...]] = {
     "system first": (SYSTEM, user("hi")),
-    "parallel calls, results in any order": (user("hi"), assistant(A, B), tool_result("b", "t", 1), tool_result("a", "t", 2)),
+    "parallel calls, results in any order": (
+        user("hi"), assistant(A, B), tool_result("b", "t", 1), tool_result("a", "t", 2)
+    ),
     "results in one message": (
         user("hi"),
         assistant(Text("on it"), A, B),
@@ -174,7 +175,9 @@ WELL_FORMED: dict[str, tuple[Message, ...]] = {
     "the same id in a later turn": (
         user("hi"), assistant(A), tool_result("a", "t", 1), assistant(A), tool_result("a", "t", 1)
     ),
-    "own private data": (user("hi"), assistant(Reasoning("hm", {"name": "script", "sig": "x"}), Text("yes")), user("so")),
+    "own private data": (
+        user("hi"), assistant(Reasoning("hm", {"name": "script", "sig": "x"}), Text("yes")), user("so?")
+    ),
     "arguments that are not JSON": (user("hi"), assistant(ToolCall("a", "t", "{")), tool_result("a", "t", 1)),
     "user messages in a row, with a file": (Message("user", (IMAGE,)), runtime_note("stopped"), user("hi", IMAGE)),
     "escaped surrogates": (user("hi"), assistant(A), tool_result("a", "t", {"$ondol": "text", "v": "7aCA"})),
@@ -297,7 +300,8 @@ async def test_the_demo_calls_the_first_tool_and_tells_its_result() -> None:
     first = await ask(model, request(SYSTEM, said, tools=tools))
     called = ToolCall("call_0_0", "send_email", {"to": "kim", "body": "Write to kim."})
     assert first.parts == (called,)
-    then = request(SYSTEM, said, assistant(called), tool_result(called.id, "send_email", "sent to kim"), tools=tools, step=1)
+    told = assistant(called), tool_result(called.id, "send_email", "sent to kim")
+    then = request(SYSTEM, said, *told, tools=tools, step=1)
     assert (await ask(model, then)).parts == (Text("sent to kim"),)
 
 

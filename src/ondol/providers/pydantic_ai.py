@@ -12,7 +12,7 @@ import json
 import math
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 from urllib.parse import urlsplit
 
@@ -59,8 +59,7 @@ def openai_chat(model_name: str, *, timeout: float = 120.0) -> PydanticAIModel:
             "OPENAI_API_KEY is not set: set it, or set OPENAI_BASE_URL to a server that needs no key, "
             "for example http://localhost:11434/v1"
         )
-    if base_url and (urlsplit(base_url).scheme not in ("http", "https") or not urlsplit(base_url).hostname):
-        raise InvalidInput(f"OPENAI_BASE_URL is {base_url!r}: start it with http:// or https:// and a host")
+    host = _host(base_url) if base_url else "api.openai.com"
     if not (key.isascii() and key.isprintable()):
         raise InvalidInput("OPENAI_API_KEY holds characters that no key has: copy it again")
     if not timeout > 0:
@@ -91,9 +90,17 @@ def openai_chat(model_name: str, *, timeout: float = 120.0) -> PydanticAIModel:
     settings = OpenAIChatModelSettings(
         openai_continuous_usage_stats=True, extra_body={"stream_options": {"include_usage": True}}
     )
-    host = urlsplit(base_url).netloc.rpartition("@")[2] if base_url else "api.openai.com"
     origin = {"name": "openai", "host": host}
     return PydanticAIModel(f"openai:{model_name}", connect, origin=origin, timeout=timeout, settings=settings)
+
+
+def _host(base_url: str) -> str:
+    with suppress(ValueError):  # unbalanced brackets, or a port that is no number
+        url = urlsplit(base_url)
+        if url.scheme in ("http", "https") and url.hostname and url.port != 0:
+            return url.netloc.rpartition("@")[2]
+    # The value itself may hold a password.
+    raise InvalidInput("OPENAI_BASE_URL is no address: write it as http://HOST:PORT/v1 or https://HOST/v1")
 
 
 class PydanticAIModel:
@@ -179,6 +186,8 @@ class PydanticAIModel:
         if not reason:
             raise ModelError("connection", f"{self._name} broke off: the stream ended without a finish reason")
         parts = tuple(part for raw in response.parts if (part := _from_wire(raw, self._origin)))
+        if not parts and reason in ("tool_calls", "function_call"):  # pydantic-ai drops a call that has no name
+            raise ModelError("server", f"{self._name} broke off: it announced tool calls and named none")
         # Whether there are calls is seen in the parts: servers say "stop" with calls, and "tool_calls" without.
         if reason in ("stop", "tool_calls", "function_call"):
             reason = "tool_calls" if any(isinstance(part, ToolCall) for part in parts) else "stop"
@@ -202,12 +211,14 @@ class PydanticAIModel:
             kind: ModelErrorKind = "rejected" if unsendable else "connection"
             raise ModelError(kind, f"{self._name}: {_short(error)}", sent=not unsendable) from error
         kind = _kind(error)
-        said = error.body.get("message") if isinstance(error.body, dict) else error.body
+        said = (error.body.get("message") if isinstance(error.body, dict) else error.body) or error.message
+        if isinstance(error, ModelConnectionError):
+            said = _root(error)  # the library's own text is "Connection error."
         status = f" with status {error.status_code}" if isinstance(error, ModelHTTPError) else ""
         # The phase is known only where it is certain that no byte of the request was written.
         sent = not (isinstance(error, ModelConnectionError) and error.phase in ("pool", "connect"))
         where = "" if sent else f" at {self._origin.get('host', '?')}"
-        message = f"{self._name}{where} failed{status} ({kind}): {_short(said or error.message)}"
+        message = f"{self._name}{where} failed{status} ({kind}): {_short(said)}"
         message += _NEXT_MOVE.get(kind, "")
         raise ModelError(kind, message, retry_after=_retry_after(error), sent=sent) from error
 
@@ -310,13 +321,15 @@ def _delta(event: wire.ModelResponseStreamEvent) -> Delta | None:
     from pydantic_ai import messages as wire
 
     match event:
-        case wire.PartStartEvent(part=wire.TextPart(content=text)) if text:
+        case (
+            wire.PartStartEvent(part=wire.TextPart(content=text))
+            | wire.PartDeltaEvent(delta=wire.TextPartDelta(content_delta=text))
+        ) if text:
             return Delta(text)
-        case wire.PartDeltaEvent(delta=wire.TextPartDelta(content_delta=text)) if text:
-            return Delta(text)
-        case wire.PartStartEvent(part=wire.ThinkingPart(content=text)) if text:
-            return Delta(text, "reasoning")
-        case wire.PartDeltaEvent(delta=wire.ThinkingPartDelta(content_delta=text)) if text:
+        case (
+            wire.PartStartEvent(part=wire.ThinkingPart(content=text))
+            | wire.PartDeltaEvent(delta=wire.ThinkingPartDelta(content_delta=text))
+        ) if text:
             return Delta(text, "reasoning")
         case _:
             return None
@@ -328,31 +341,29 @@ def _kind(error: ModelAPIError) -> ModelErrorKind:
     names = (error.provider_error_code, error.provider_error_type)
     if any(name in _FILTERED for name in names):
         return "content_filter"
-    match error:
-        case e.ModelQuotaExceededError():  # also a 429, but waiting does not help
-            return "quota"
-        case e.ModelContextWindowExceededError():
-            return "context_overflow"
-        case e.ModelRateLimitError():
-            return "rate_limited"
-        case e.ModelOverloadedError():
-            return "overloaded"
-        case e.ModelUnavailableError():
-            return "unavailable"
-        case e.ModelAuthenticationError():
-            return "auth"
-        case e.ModelTimeoutError() | e.ModelRequestTimeout() | e.ModelHTTPError(status_code=408):
-            return "timeout"
-        case e.ModelConnectionError():
-            return "connection"
-        case e.ModelServerError():
-            return "server"
-        case e.ModelHTTPError(status_code=400 | 413) if any(said in error.message.lower() for said in _OVERFLOW):
-            return "context_overflow"
-        case e.ModelHTTPError() | e.ModelRequestRejectedError():
-            return "rejected"
-        case _:  # an error inside the stream that says nothing more, or a piece that is not JSON
-            return "server" if error.in_stream else "connection"
+    status = error.status_code if isinstance(error, e.ModelHTTPError) else None
+    if status == 408:
+        return "timeout"
+    if status in (400, 413) and any(said in error.message.lower() for said in _OVERFLOW):
+        return "context_overflow"
+    kinds: tuple[tuple[type[e.ModelAPIError], ModelErrorKind], ...] = (  # a class comes before its base
+        (e.ModelQuotaExceededError, "quota"),  # often a 429 too, but waiting does not help
+        (e.ModelRateLimitError, "rate_limited"),
+        (e.ModelOverloadedError, "overloaded"),
+        (e.ModelUnavailableError, "unavailable"),
+        (e.ModelServerError, "server"),
+        (e.ModelTimeoutError, "timeout"),
+        (e.ModelConnectionError, "connection"),
+        (e.ModelContextWindowExceededError, "context_overflow"),
+        (e.ModelAuthenticationError, "auth"),
+        (e.ModelRequestRejectedError, "rejected"),
+        (e.ModelHTTPError, "rejected"),
+    )
+    for cls, kind in kinds:
+        if isinstance(error, cls):
+            return kind
+    # What is left is an error inside the stream that says nothing more, or a piece of it that is not JSON.
+    return "server" if error.in_stream else "connection"
 
 
 def _retry_after(error: ModelAPIError) -> float | None:
@@ -366,6 +377,12 @@ def _retry_after(error: ModelAPIError) -> float | None:
     except ValueError:
         return None
     return seconds if 0 <= seconds < math.inf else None
+
+
+def _root(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error) or type(error).__name__
 
 
 def _short(said: object) -> str:

@@ -320,8 +320,8 @@ def _read_part(part: Any, where: str) -> Part:
     match part:
         case str(content) | {"text": str(content)}:
             return Text(content)
-        case {"call": str(name)}:
-            return ToolCall("", name, part.get("arguments", {}))
+        case {"call": str(name)} if isinstance(arguments := part.get("arguments", {}), (dict, str)):
+            return ToolCall("", name, arguments)  # a text: what a model sends that fails to write JSON
         case _:
             raise InvalidInput(f"{where} has {json.dumps(part)}, which is neither a text, nor a call, nor an error")
 

@@ -9,6 +9,7 @@ long as the process lives, decides who drives runs; other processes may read, su
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import functools
 import hashlib
@@ -36,7 +37,8 @@ log = logging.getLogger("ondol.store")
 BUSY_TIMEOUT = 10_000  # milliseconds that a write waits for another process's write
 _GROUP_LIMIT = 256  # transactions that share one commit
 _READERS = 2
-_POLL = 0.05  # seconds between looks for changes by other processes
+_POLL = 0.05  # seconds between looks for changes by other processes, when nothing is written
+_LOOK_EVERY = 16  # commits between such looks under load
 _STATEMENT_CACHE = 200  # prepared statements a connection keeps; all of ours fit
 _FSYNC_FAILED = frozenset({apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC})
 _EXIT_FSYNC_FAILED = 74  # EX_IOERR of sysexits.h
@@ -51,6 +53,7 @@ class _Job:
     future: asyncio.Future[Any]
     result: Any = None
     error: BaseException | None = None
+    delivered: bool = False
 
 
 @dataclass(slots=True)
@@ -81,7 +84,8 @@ class SqliteStore:
     async def open(self, on_change: Callable[[], None]) -> None:
         self._loop, self._on_change = asyncio.get_running_loop(), on_change
         self._writer = await asyncio.to_thread(_open_for_writing, self.path)
-        self._threads = [threading.Thread(target=self._write_loop, args=(self._writer,), name="ondol-writer", daemon=True)]
+        writing = threading.Thread(target=self._write_loop, args=(self._writer,), name="ondol-writer", daemon=True)
+        self._threads = [writing]
         for n in range(_READERS):
             self._threads.append(threading.Thread(target=self._read_loop, name=f"ondol-reader-{n}", daemon=True))
         for thread in self._threads:
@@ -101,21 +105,11 @@ class SqliteStore:
             self._lock = None
 
     async def drives(self) -> bool:
-        if self._lock is not None:
-            return True
-        file = open(f"{self.path}.lock", "a+")  # noqa: SIM115 - held for the life of the process
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.close()
-            return False
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
-        self._lock = file
-        if self._writer is not None:
-            self._writer.execute("PRAGMA wal_autocheckpoint = 1000")
-        return True
+        if self._lock is None:
+            self._lock = _try_lock(Path(f"{self.path}.lock"))
+            if self._lock is not None and self._writer is not None:
+                self._writer.execute("PRAGMA wal_autocheckpoint = 1000")
+        return self._lock is not None
 
     # --- transactions -------------------------------------------------------------------------------------------
 
@@ -132,72 +126,84 @@ class SqliteStore:
         job = _Job(make, loop, loop.create_future())
         jobs.put(job)
         try:
-            return await asyncio.shield(job.future)
+            return await job.future  # type: ignore[no-any-return]
         except asyncio.CancelledError:
             # It may be committed at this moment: wait for its end, then let the cancellation travel on.
-            while not job.future.done():
-                try:
-                    await asyncio.shield(asyncio.wait([job.future]))
-                except asyncio.CancelledError:
-                    continue
-            if not job.future.cancelled():
-                job.future.exception()
+            while not job.delivered:
+                job.future = loop.create_future()
+                with contextlib.suppress(BaseException):
+                    await job.future
             raise
 
     def _write_loop(self, connection: apsw.Connection) -> None:
-        seen = _data_version(connection)
+        seen, groups = _data_version(connection), 0
         while True:
-            try:
-                job = self._writes.get(timeout=_POLL)
-            except queue.Empty:
-                now = _data_version(connection)
+            jobs, closing = self._next_group()
+            if jobs:
+                self._commit(connection, jobs)
+                groups += 1
+            if closing:
+                connection.close()
+                return
+            if not jobs or groups % _LOOK_EVERY == 0:
+                now = _data_version(connection)  # counts the commits of other connections only
                 if now != seen:
                     seen = now
                     _call(self._loop, self._on_change)
-                continue
-            jobs: list[_Job] = []
+
+    def _next_group(self) -> tuple[list[_Job], bool]:
+        """What waits to be written together, and whether the store closes after it. Empty when nobody came for long."""
+        jobs: list[_Job] = []
+        try:
+            job = self._writes.get(timeout=_POLL)
             while job is not None:
                 jobs.append(job)
                 if len(jobs) >= _GROUP_LIMIT:
-                    break
-                try:
-                    job = self._writes.get_nowait()
-                except queue.Empty:
-                    break
-            if jobs:
-                self._commit(connection, jobs)
-            if job is None:
-                connection.close()
-                return
+                    return jobs, False
+                job = self._writes.get_nowait()
+        except queue.Empty:
+            return jobs, False
+        return jobs, True
 
     def _commit(self, connection: apsw.Connection, jobs: list[_Job]) -> None:
-        if len(jobs) > 1:
+        if len(jobs) == 1:
+            self._commit_alone(connection, jobs[0])
+        else:
             try:
-                self._commit_group(connection, jobs)
+                # A refusal is rare and mostly comes before the first change: only then savepoints are paid for.
+                if not self._commit_group(connection, jobs, savepoints=False):
+                    self._commit_group(connection, jobs, savepoints=True)
             except apsw.Error as error:
                 _exit_if_fsync_failed(error, self.path)
                 _roll_back(connection)
                 for job in jobs:  # nobody was told: each again, alone
                     self._commit_alone(connection, job)
-        else:
-            self._commit_alone(connection, jobs[0])
         _deliver(jobs)
 
-    def _commit_group(self, connection: apsw.Connection, jobs: list[_Job]) -> None:
+    def _commit_group(self, connection: apsw.Connection, jobs: list[_Job], *, savepoints: bool) -> bool:
+        """All in one transaction. Without savepoints, False (and nothing is written) if a member must be undone."""
         connection.execute("BEGIN IMMEDIATE")
         for job in jobs:
-            connection.execute("SAVEPOINT member")
+            if savepoints:
+                connection.execute("SAVEPOINT member")
+            changes = connection.total_changes()
             try:
                 job.result, job.error = _run(connection, job.make), None
             except apsw.Error:
                 raise
             except BaseException as refusal:
                 job.error = refusal
-                connection.execute("ROLLBACK TO member")
-            connection.execute("RELEASE member")
+                if savepoints:
+                    connection.execute("ROLLBACK TO member")
+                elif connection.total_changes() != changes:
+                    connection.execute("ROLLBACK")
+                    return False
+            if savepoints:
+                connection.execute("RELEASE member")
         connection.execute("COMMIT")
         self.commits.commits += 1
         self.commits.transactions += len(jobs)
+        return True
 
     def _commit_alone(self, connection: apsw.Connection, job: _Job) -> None:
         try:
@@ -275,6 +281,7 @@ def _open_for_writing(path: Path) -> apsw.Connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA temp_store = MEMORY")  # savepoints keep old pages: not in a file
         connection.execute("PRAGMA wal_autocheckpoint = 0")  # the driver checkpoints
     except apsw.Error as error:
         raise _translated(error, path) from error
@@ -286,6 +293,20 @@ def _open_for_reading(path: Path) -> apsw.Connection:
     connection.set_busy_timeout(BUSY_TIMEOUT)
     connection.execute("PRAGMA query_only = ON")
     return connection
+
+
+def _try_lock(path: Path) -> IO[str] | None:
+    """The lock file, held until it is closed or the process dies; None while another process holds it."""
+    file = path.open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        return None
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file
 
 
 def _refuse_what_is_no_store(path: Path) -> None:
@@ -383,6 +404,7 @@ def _deliver(jobs: list[_Job]) -> None:
 
 def _resolve(jobs: list[_Job]) -> None:
     for job in jobs:
+        job.delivered = True
         if job.future.done():
             continue
         if job.error is not None:
@@ -415,7 +437,8 @@ def _write_blob(path: Path, data: bytes) -> None:
     except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
         if isinstance(error, OSError):
-            raise StoreFull(f"{path.parent} cannot take {len(data)} bytes ({error.strerror}): free some space") from error
+            why = f"{path.parent} cannot take {len(data)} bytes ({error.strerror}): free some space"
+            raise StoreFull(why) from error
         raise
     for folder in (path.parent, path.parent.parent, path.parent.parent.parent):
         descriptor = os.open(folder, os.O_RDONLY)

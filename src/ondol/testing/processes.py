@@ -130,9 +130,15 @@ class Process:
 
     async def stopped(self, timeout: float = 30) -> None:
         """Return once it stands still, as after the fault ``stop()``, or has ended. Raises TimeoutError."""
-        watch = threading.Thread(target=lambda: (self._wait_for_stop(), self._tell()), daemon=True)
-        watch.start()
-        await self._until(lambda: None if watch.is_alive() else True, timeout, "it goes on")
+        stopped = threading.Event()
+
+        def watch() -> None:
+            self._wait_for_stop()
+            stopped.set()
+            self._tell()
+
+        threading.Thread(target=watch, daemon=True).start()
+        await self._until(lambda: stopped.is_set() or None, timeout, "it goes on")
 
     def cont(self) -> None:
         """SIGCONT: it goes on."""

@@ -65,7 +65,7 @@ CREATE TABLE runs (
 CREATE UNIQUE INDEX runs_operation ON runs (tenant, user_id, operation_id);
 CREATE UNIQUE INDEX runs_one_active ON runs (tenant, session) WHERE state IN ('running', 'waiting');
 CREATE INDEX runs_unfinished ON runs (tenant, session, place) WHERE state IN ('queued', 'running', 'waiting');
-CREATE INDEX runs_queued ON runs (tenant, state) WHERE state IN ('queued', 'running');
+CREATE INDEX runs_queued ON runs (tenant, deaths, accepted_at) WHERE state = 'queued';
 CREATE INDEX runs_committed ON runs (tenant, session, base) WHERE base IS NOT NULL;
 CREATE INDEX runs_untold ON runs (tenant, session) WHERE told = 0 AND state IN ('failed', 'cancelled', 'expired', 'parked');
 
@@ -119,7 +119,6 @@ CREATE TABLE effects (
   reply INTEGER NOT NULL,             -- ordinal of its result among the run's messages
   key TEXT NOT NULL,
   arguments TEXT NOT NULL,
-  hash TEXT NOT NULL,
   state TEXT NOT NULL,
   decision TEXT,                      -- why it was allowed, asked or refused
   attempt INTEGER NOT NULL DEFAULT 0,
@@ -159,6 +158,7 @@ CREATE TABLE asks (
 ) WITHOUT ROWID;
 CREATE INDEX asks_run ON asks (tenant, run);
 CREATE INDEX asks_open ON asks (tenant, state, opened_at);
+CREATE INDEX asks_expiring ON asks (tenant, expires_at) WHERE state = 'open' AND expires_at IS NOT NULL;
 
 -- What people did: who, when, through which door.
 CREATE TABLE acts (
@@ -188,3 +188,28 @@ CREATE TABLE blob_uses (
   FOREIGN KEY (tenant, run) REFERENCES runs (tenant, id),
   FOREIGN KEY (tenant, digest) REFERENCES blobs (tenant, digest)
 ) WITHOUT ROWID;
+CREATE INDEX blob_uses_run ON blob_uses (tenant, run);
+
+-- What the planner believes about sizes. Without it, it takes "this tenant" for a handful of rows.
+ANALYZE;
+INSERT INTO sqlite_stat1 (tbl, idx, stat) VALUES
+  ('runs', 'runs', '1000000 1000000 1'),
+  ('runs', 'runs_operation', '1000000 1000000 10000 1'),
+  ('runs', 'runs_one_active', '1000 1000 1'),
+  ('runs', 'runs_unfinished', '1000 1000 2 1'),
+  ('runs', 'runs_queued', '1000 1000 900 1'),
+  ('runs', 'runs_committed', '1000000 1000000 100 1'),
+  ('runs', 'runs_untold', '1000 1000 2'),
+  ('entries', 'entries', '20000000 20000000 25 1'),
+  ('messages', 'messages_ordinal', '20000000 20000000 20 1'),
+  ('signals', 'signals_unread', '1000 1000 2'),
+  ('effects', 'effects', '10000000 10000000 10 1'),
+  ('effects', 'effects_unknown', '100 100 2'),
+  ('effects', 'effects_untold', '1000000 1000000 50'),
+  ('asks', 'asks', '100000 100000 1'),
+  ('asks', 'asks_run', '100000 100000 2'),
+  ('asks', 'asks_open', '100000 100000 1000 1'),
+  ('asks', 'asks_expiring', '1000 1000 1'),
+  ('blobs', 'blobs', '100000 100000 1'),
+  ('blob_uses', 'blob_uses_run', '100000 100000 2'),
+  ('blob_uses', 'blob_uses', '100000 100000 2 1');

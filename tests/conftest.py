@@ -1,0 +1,45 @@
+"""A real file, a real service, and no test that hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ondol.testing import Downstream
+
+TOO_LONG = 60.0  # seconds; a test that waits for what never comes says so instead of standing still
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        function = getattr(item, "obj", None)
+        if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(function):
+            item.obj = _bounded(function)
+
+
+def _bounded(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    @functools.wraps(test)
+    async def bounded(*args: Any, **kwargs: Any) -> None:
+        async with asyncio.timeout(TOO_LONG):
+            await test(*args, **kwargs)
+
+    return bounded
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> str:
+    """The URL of a store that does not exist yet."""
+    return f"sqlite:///{tmp_path / 'ondol.db'}"
+
+
+@pytest.fixture
+async def downstream() -> AsyncIterator[Downstream]:
+    """The outside world, in its own process."""
+    async with Downstream() as service:
+        yield service
