@@ -19,7 +19,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ondol import Agent, Clock, Context, Event, Message, ModelOutput, ModelRequest, Run, Runtime, ToolResponse
+import pytest
+
+from ondol import (
+    Agent,
+    Ask,
+    Clock,
+    Context,
+    Event,
+    Message,
+    ModelOutput,
+    ModelRequest,
+    Run,
+    Runtime,
+    RunWaiting,
+    ToolResponse,
+)
 from ondol.errors import NotFound, OndolError
 from ondol.providers.script import Script
 from ondol.runtime import open_store
@@ -72,25 +87,28 @@ def conversation(messages: Sequence[Message]) -> list[tuple[str, str]]:
 
 
 class Gate:
-    """A place in a tool that a test waits for, and from which it lets the tool go on."""
+    """A place in a tool, in the loop or in a thread, that a test waits for, and from which it lets the tool go on."""
 
     def __init__(self) -> None:
         self.reached, self.told = asyncio.Event(), asyncio.Event()
         self._loop, self._opened = asyncio.get_running_loop(), asyncio.Event()
         self._opened_for_threads = threading.Event()
 
+    def reach(self) -> None:
+        self._loop.call_soon_threadsafe(self.reached.set)
+
+    def tell(self) -> None:
+        """Something else that the test waits for happened."""
+        self._loop.call_soon_threadsafe(self.told.set)
+
     async def wait(self) -> None:
-        self.reached.set()
+        self.reach()
         await self._opened.wait()
 
     def block(self) -> None:
         """As ``wait``, in a thread."""
-        self._loop.call_soon_threadsafe(self.reached.set)
+        self.reach()
         self._opened_for_threads.wait()
-
-    def tell(self) -> None:
-        """From a tool, in the loop or in a thread: something that the test waits for happened."""
-        self._loop.call_soon_threadsafe(self.told.set)
 
     def open(self) -> None:
         self._opened.set()
@@ -121,6 +139,13 @@ async def until(run: Run, type: str, n: int = 1, **data: Any) -> Event:
             if n == 0:
                 return event
     raise AssertionError(f"{run!r} came to rest without {n} more {type} {data}")
+
+
+async def waits(run: Run) -> list[Ask]:
+    """What is asked, once the run waits for a person."""
+    with pytest.raises(RunWaiting):
+        await (await run._rt.get_run(run.id, tenant=run.tenant)).result()
+    return await run.asks()
 
 
 # --- another process --------------------------------------------------------------------------------------------

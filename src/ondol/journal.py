@@ -106,8 +106,8 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
                 ordinal=entry.call, step=state.step, tool=entry.tool, effect=entry.effect, message=entry.message,
                 part=entry.part, reply=entry.reply, state="asked" if entry.ask else "planned", ask=entry.ask,
             )  # fmt: skip
-            return state._replace(effects=(*state.effects, planned), answered=None, next_message=max(state.next_message, entry.reply + 1)
-            )  # fmt: skip
+            after_reply = max(state.next_message, entry.reply + 1)
+            return state._replace(effects=(*state.effects, planned), answered=None, next_message=after_reply)
         case events.EffectStarted(call=call, attempt=attempt, deadline=deadline):
             first = state.effects[call].first_started or at
             return _set(state, call, state="started", attempt=attempt, deadline=deadline, first_started=first)

@@ -184,7 +184,7 @@ class Drive:
         self._ahead = (-1, -1), context.EMPTY_CHAIN
         self._own: list[Message] = []  # as the last request had them, up to the ordinal _own_upto
         self._own_upto = 0
-        self._shown: tuple[tuple[int, int | None], Message, bytes] | None = None
+        self._shown: tuple[tuple[int, int | None, str | None], Message, bytes] | None = None
         self._begun: dict[int, effects.Effect] = {}  # started by this process and not yet at an outcome
         self._parsed: dict[int, Mapping[str, Any]] = {}
         self._partial: list[str] = []
@@ -219,7 +219,9 @@ class Drive:
             async with asyncio.TaskGroup() as group:
                 await self._loop(group)
         except BaseExceptionGroup as several:
-            raise several.exceptions[0] from None
+            # A signal that came as the run ended finds nothing to hold any more: that is no loss.
+            if self.ended is None and self.suspended is None:
+                raise several.exceptions[0] from None
 
     async def _loop(self, group: asyncio.TaskGroup) -> None:
         self._group = group
@@ -288,9 +290,7 @@ class Drive:
                 first = False
 
     def _record(self, batch: journal.Batch | None) -> None:
-        """Fold what was committed. Two calls may hear of their commits in either order;
-        the fold keeps the journal's. What it holds back for that is in ``_early``.
-        """
+        """Fold what was committed. Two calls may hear of it in either order; the fold keeps the journal's."""
         if batch is None:
             return
         self._early[batch.seq] = batch
@@ -347,7 +347,7 @@ class Drive:
             upto = max(upto, ordinal + 1)
         clock, since = self._shown_clock(state)
         own = self._extend_chain(bodies, extra, upto)
-        digest = context.request_hash(self._system(clock, since)[1], self.history.chain, own)
+        digest = context.request_hash(self._system(clock, since, self._zone)[1], self.history.chain, own)
         built = events.ContextBuilt(
             step=state.step + 1, clock=clock, since=since, zone=self._zone, upto=upto, hash=digest,
             history=self.history.until if self.history.until != state.history else None,
@@ -394,13 +394,13 @@ class Drive:
     def _zone(self) -> str | None:
         return self.row.zone or self.runner.time_zone
 
-    def _system(self, clock: int, since: int | None) -> tuple[Message, bytes]:
+    def _system(self, clock: int, since: int | None, zone: str | None) -> tuple[Message, bytes]:
         """The system message that shows this clock, and the head of its requests' hashes."""
-        if self._shown is None or self._shown[0] != (clock, since):
-            now = clocks.shown(from_micros(clock), self._zone)
-            began = None if since is None else clocks.shown(from_micros(since), self._zone)
+        if self._shown is None or self._shown[0] != (clock, since, zone):
+            now = clocks.shown(from_micros(clock), zone)
+            began = None if since is None else clocks.shown(from_micros(since), zone)
             system = context.system_message(self.served.agent.instructions, now, began)
-            self._shown = (clock, since), system, context.request_head(system, self.served.digest)
+            self._shown = (clock, since, zone), system, context.request_head(system, self.served.digest)
         return self._shown[1:]
 
     def _keep_message(self, ordinal: int, body: str, message: Message | None = None) -> None:
@@ -416,7 +416,7 @@ class Drive:
         assert built is not None
         self._own += context.own_messages(self.messages, self._own_upto, built.upto)
         self._own_upto = built.upto
-        system, _ = self._system(built.clock, built.since)
+        system, _ = self._system(built.clock, built.since, built.zone)
         request = ModelRequest(
             messages=(system, *self.history.messages, *self._own),
             tools=tuple(t.spec for t in self.served.tools.values()),

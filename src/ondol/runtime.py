@@ -207,7 +207,7 @@ class Runtime:
         )  # fmt: skip
         accepted: Accepted = await self._store.write(transactions.accept, new, to_micros(now))
         if accepted.wake:
-            engine.wake(tenant, accepted.run.id, accepted.run.agent)
+            engine.wake(tenant, accepted.run.id, accepted.run.agent, accepted.run.deaths)
         return Run(self, accepted.run, replayed=not accepted.created and accepted.run.state == "completed")
 
     async def run(self, agent: Agent | str, input: str, **options: Any) -> RunResult:
@@ -286,19 +286,18 @@ class Runtime:
         return await self._read(transactions.read_messages, tenant, run)
 
     async def _until_rest(self, row: RunRow) -> RunRow:
+        """The run's row when it is at rest. Raises what made this process refuse to drive it."""
         engine = self._working
         while row.state not in AT_REST:
-            if engine.is_working_on(row.id):
-                watch = self._streams.watch(row.id)
-                try:
-                    row = await self._streams.until_settled(row.id)
-                finally:
-                    self._streams.unwatch(row.id, watch)
-                continue
             watch = self._streams.watch(row.id)
             try:
+                if engine.is_working_on(row.id):
+                    row = await self._streams.until_settled(row.id) or await self._run_row(row.tenant, row.id)
+                    continue
                 row = await self._run_row(row.tenant, row.id)
-                if row.state not in AT_REST:
+                if row.state not in AT_REST and not engine.is_working_on(row.id):
+                    if (refused := engine.refused.get(row.id)) is not None:
+                        raise refused
                     await watch.changed()
                     row = await self._run_row(row.tenant, row.id)
             finally:

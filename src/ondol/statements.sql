@@ -90,7 +90,7 @@ RETURNING next_seq - :n, fence
 UPDATE runs SET told = 1 WHERE tenant = :tenant AND id = :run
 
 -- name: run.next_in_session
-SELECT id, agent FROM runs WHERE tenant = :tenant AND session = :session AND state IN ('queued', 'running', 'waiting')
+SELECT id, agent, deaths FROM runs WHERE tenant = :tenant AND session = :session AND state IN ('queued', 'running', 'waiting')
 ORDER BY place LIMIT 1
 
 -- name: run.erase

@@ -36,7 +36,7 @@ class Streams:
 
     def __init__(self) -> None:
         self._watches: dict[str, set[Watch]] = defaultdict(set)
-        self._settled: dict[str, list[asyncio.Future[RunRow]]] = {}
+        self._settled: dict[str, list[asyncio.Future[RunRow | None]]] = {}
 
     def watch(self, run: str) -> Watch:
         watch = Watch()
@@ -67,13 +67,20 @@ class Streams:
 
     def settled(self, run: RunRow) -> None:
         """The run came to rest in this process: whoever waits for that gets its row."""
-        for future in self._settled.pop(run.id, ()):
-            if not future.done():
-                future.set_result(run)
-        self.notify(run.id)
+        self._resolve(run.id, run)
 
-    async def until_settled(self, run: str) -> RunRow:
-        """The run's row when it comes to rest in this process."""
-        future: asyncio.Future[RunRow] = asyncio.get_running_loop().create_future()
+    def dropped(self, run: str) -> None:
+        """This process stopped driving the run without bringing it to rest."""
+        self._resolve(run, None)
+
+    def _resolve(self, run: str, row: RunRow | None) -> None:
+        for future in self._settled.pop(run, ()):
+            if not future.done():
+                future.set_result(row)
+        self.notify(run)
+
+    async def until_settled(self, run: str) -> RunRow | None:
+        """The row of a run that this process drives, when it comes to rest; None if it is dropped before."""
+        future: asyncio.Future[RunRow | None] = asyncio.get_running_loop().create_future()
         self._settled.setdefault(run, []).append(future)
         return await future

@@ -696,10 +696,10 @@ def absorb(claim: Claim, at: int) -> Tx[tuple[journal.Batch | None, dict[int, st
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The run as it is stored now, and the id and agent of the run that is first in its session's queue."""
+    """The run as it is stored now, and the id, agent and deaths of the first in its session's queue."""
 
     run: RunRow
-    next_run: tuple[str, str] | None
+    next_run: tuple[str, str, int] | None
     batch: journal.Batch
 
 
@@ -831,7 +831,7 @@ class Cancelled:
 
     run: RunRow
     pending: bool
-    next_run: tuple[str, str] | None = None
+    next_run: tuple[str, str, int] | None = None
 
 
 def cancel(tenant: str, run_id: str, by: str, door: str, reason: str, at: int) -> Tx[Cancelled]:

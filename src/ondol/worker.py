@@ -12,10 +12,9 @@ import os
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 
-from ondol import clock as clocks
 from ondol import lifecycle, transactions, values
 from ondol.clock import Clock, Timer, to_micros
-from ondol.errors import AlreadyDecided, AskClosed, ClaimLost, StoreError
+from ondol.errors import AlreadyDecided, AskClosed, ClaimLost, OndolError, StoreCorrupt, StoreError, StoreTooNew
 from ondol.records import RunRow
 from ondol.runner import Drive, Runner, Served
 from ondol.store import Store
@@ -27,6 +26,7 @@ log = logging.getLogger("ondol.worker")
 SLOTS = 200  # runs driven at once; each holds a task, no connection
 _SCAN_LIMIT = 500  # queued runs looked at in one go
 _BLOBS_KEPT = timedelta(hours=24)  # for an upload whose operation never came
+_STORE_RETRY = 0.5  # seconds until a claim that the store could not take is tried again
 _LOCK_RETRY = 0.5  # seconds between attempts to become the driver
 _HOUSEKEEPING = 3600.0  # seconds between collections of unused blobs
 DRIVER_KEY = "driver"  # in the store's meta table: who drives, and which agents it has
@@ -46,6 +46,7 @@ class EmbeddedEngine:
         self._pending: dict[str, str] = {}  # run -> tenant, wanting a task
         self._suspects: dict[str, str] = {}  # run -> tenant; driven alone
         self._alone: str | None = None
+        self.refused: dict[str, OndolError] = {}  # runs that cannot be read here, and why
         self._draining = False
         self._look = asyncio.Event()
         self._background: list[asyncio.Task[None]] = []
@@ -76,12 +77,16 @@ class EmbeddedEngine:
 
     # --- what makes it look -------------------------------------------------------------------------------------
 
-    def wake(self, tenant: str, run: str, agent: str) -> None:
+    def wake(self, tenant: str, run: str, agent: str, deaths: int) -> None:
         """It may be this run's turn."""
-        if not self.is_driver or self._draining or agent not in self.served or run in self._tasks:
-            return
-        self._pending[run] = tenant
-        self._start_pending()
+        if self.is_driver and not self._draining:
+            self._want(tenant, run, agent, deaths)
+            self._start_pending()
+
+    def _want(self, tenant: str, run: str, agent: str, deaths: int) -> None:
+        if agent in self.served and run not in self._tasks:
+            suspect = deaths >= lifecycle.SUSPECT_DEATHS
+            (self._suspects if suspect else self._pending)[run] = tenant
 
     def signal(self, run: str) -> None:
         """A signal for the run is in the store."""
@@ -93,9 +98,6 @@ class EmbeddedEngine:
         self._look.set()
         self.streams.notify_all()
 
-    def expiry_changed(self) -> None:
-        self._look.set()
-
     # --- claims -------------------------------------------------------------------------------------------------
 
     def _start_pending(self) -> None:
@@ -103,22 +105,21 @@ class EmbeddedEngine:
         if self._alone is not None:
             return
         while self._pending and len(self._tasks) < SLOTS:
-            run, tenant = self._pending.popitem()
-            self._start(run, tenant)
+            run = next(iter(self._pending))
+            self._start(run, self._pending.pop(run))
         if self._suspects and not self._tasks and not self._pending:
-            self._alone, tenant = self._suspects.popitem()
-            self._start(self._alone, tenant)
+            self._alone = next(iter(self._suspects))
+            self._start(self._alone, self._suspects.pop(self._alone))
 
     def _start(self, run: str, tenant: str) -> None:
         task = asyncio.create_task(self._claim_and_drive(tenant, run))
         self._tasks[run] = task
-        task.add_done_callback(lambda _: self._stopped(run))
+        task.add_done_callback(lambda done: self._stopped(run, done))
 
-    def _stopped(self, run: str) -> None:
-        self._tasks.pop(run, None)
-        self._drives.pop(run, None)
-        if self._alone == run:
-            self._alone = None
+    def _stopped(self, run: str, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(run) is task:  # not yet forgotten, and not started again
+            self._forget(run)
+            self.streams.dropped(run)
         if not self._draining:
             self._start_pending()
 
@@ -134,29 +135,54 @@ class EmbeddedEngine:
             await drive.run()
         except ClaimLost as lost:
             log.info("%s", lost)
-            return
         except asyncio.CancelledError:
             await self._give_back(tenant, run)
             raise
+        except StoreError as error:
+            await self._store_failed(tenant, run, error)
         except Exception:
             log.exception("run %s stopped by an error of the runtime itself", run)
+            await self._count_as_death(tenant, run)
+        else:
+            self._after(drive)
+
+    async def _store_failed(self, tenant: str, run: str, error: StoreError) -> None:
+        """A run that cannot be read is left as it is and refused; a store that is full or busy is tried again."""
+        log.error("run %s: %s", run, error)
+        if isinstance(error, StoreCorrupt | StoreTooNew):
+            self.refused[run] = error
+            await self._count_as_death(tenant, run)
+        else:
+            self.clock.call_later(_STORE_RETRY, self._look.set)
+
+    async def _count_as_death(self, tenant: str, run: str) -> None:
+        """As if the process had died of it: the run is taken up again, and parked when it goes on like this."""
+        drive = self._drives.get(run)
+        if drive is not None:
+            try:
+                await self.store.write(transactions.recover, tenant, run, drive.claim.fence, self._now())
+            except StoreError as error:
+                log.error("run %s stays claimed until this process ends: %s", run, error)
             self._look.set()
-            return
-        self._after(drive)
 
     def _after(self, drive: Drive) -> None:
         tenant = drive.claim.tenant
+        self._forget(drive.row.id)
         if drive.ended is not None:
-            self._tasks.pop(drive.row.id, None)
-            self._drives.pop(drive.row.id, None)
             self.streams.settled(drive.ended.run)
             if drive.ended.next_run is not None:
                 self.wake(tenant, *drive.ended.next_run)
         elif drive.suspended is not None:
-            self._tasks.pop(drive.row.id, None)
-            self._drives.pop(drive.row.id, None)
             self.streams.settled(drive.suspended)
             self._look.set()  # an ask of it may expire
+        else:  # given back
+            self.streams.dropped(drive.row.id)
+
+    def _forget(self, run: str) -> None:
+        self._tasks.pop(run, None)
+        self._drives.pop(run, None)
+        if self._alone == run:
+            self._alone = None
 
     async def _give_back(self, tenant: str, run: str) -> None:
         """The time to stop is over: what is in flight stays as it is written down, the claim is released."""
@@ -205,9 +231,7 @@ class EmbeddedEngine:
         """Claim what can be claimed, hand on signals, expire what is due."""
         for tenant in await self.store.read(transactions.tenants):
             for run, _, agent, deaths in await self.store.read(transactions.claimable, tenant, _SCAN_LIMIT):
-                if agent in self.served and run not in self._tasks:
-                    suspect = deaths >= lifecycle.SUSPECT_DEATHS
-                    (self._suspects if suspect else self._pending)[run] = tenant
+                self._want(tenant, run, agent, deaths)
             if self._drives:
                 for run, _, _, _, unread in await self.store.read(transactions.running, tenant):
                     if unread:
@@ -239,7 +263,7 @@ class EmbeddedEngine:
         if run.state == "running":
             self.signal(run.id)
         elif decided.wake:
-            self.wake(run.tenant, run.id, run.agent)
+            self.wake(run.tenant, run.id, run.agent, run.deaths)
         self.streams.notify(run.id)
 
     async def _keep_house(self) -> None:
@@ -249,7 +273,7 @@ class EmbeddedEngine:
                     await self.collect_blobs()
                 except StoreError as error:
                     log.warning("%s", error)
-            await clocks.sleep(self.clock, _HOUSEKEEPING)
+            await asyncio.sleep(_HOUSEKEEPING)
 
     async def collect_blobs(self) -> int:
         """Remove uploads that no run came to use within a day. References are looked at again as they go."""

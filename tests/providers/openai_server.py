@@ -23,6 +23,7 @@ class Exchange:
 
     def __init__(self, headers: dict[str, str], body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         self.headers, self.body, self._writer = headers, body, writer
+        self.keep_open = False
         self.gone = asyncio.Event()
         self.began = asyncio.Event()  # the first bytes of the answer were handed to the socket
 
@@ -74,7 +75,8 @@ class Exchange:
         self._writer.transport.abort()
 
     async def _head(self, status: int, headers: dict[str, str]) -> None:
-        lines = [f"HTTP/1.1 {status} {REASONS.get(status, 'Whatever')}", "connection: close"]
+        lines = [f"HTTP/1.1 {status} {REASONS.get(status, 'Whatever')}"]
+        lines += ["connection: keep-alive" if self.keep_open else "connection: close"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         await self._write("\r\n".join(lines).encode() + b"\r\n\r\n")
 
@@ -91,11 +93,11 @@ class OpenAIServer:
         self.exchanges: list[Exchange] = []
         self._script: list[Behaviour] = []
         self._arrived = asyncio.Condition()
-        self._port = 0
+        self.port = 0
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}/v1"
+        return f"http://127.0.0.1:{self.port}/v1"
 
     @property
     def requests(self) -> int:
@@ -127,7 +129,7 @@ class OpenAIServer:
                 writer.close()
 
         server = await asyncio.start_server(accept, "127.0.0.1", port)
-        self._port = server.sockets[0].getsockname()[1]
+        self.port = server.sockets[0].getsockname()[1]
         try:
             yield self
         finally:
@@ -203,6 +205,17 @@ def says(*texts: str, finish: str = "stop", usage: dict[str, int] | None = USAGE
         }
         choices = [{"index": 0, "message": message, "finish_reason": finish}]
         return await exchange.send_json(200, {**completion, "choices": choices})
+
+    return behave
+
+
+def keeps_open(behaviour: Behaviour) -> Behaviour:
+    """The same, but the connection is offered for a next request. Taking the offer is an error of the client's."""
+
+    async def behave(exchange: Exchange) -> None:
+        exchange.keep_open = True
+        await behaviour(exchange)
+        await exchange.gone.wait()
 
     return behave
 

@@ -39,6 +39,7 @@ _GROUP_LIMIT = 256  # transactions that share one commit
 _READERS = 2
 _POLL = 0.05  # seconds between looks for changes by other processes, when nothing is written
 _LOOK_EVERY = 16  # commits between such looks under load
+_CHECKPOINT_PAGES = 1000  # of the log, after which the driver copies it into the database
 _STATEMENT_CACHE = 200  # prepared statements a connection keeps; all of ours fit
 _FSYNC_FAILED = frozenset({apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC})
 _EXIT_FSYNC_FAILED = 74  # EX_IOERR of sysexits.h
@@ -75,7 +76,6 @@ class SqliteStore:
         self._reads: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._lock: IO[str] | None = None
-        self._writer: apsw.Connection | None = None
         self._on_change: Callable[[], None] = lambda: None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -83,8 +83,8 @@ class SqliteStore:
 
     async def open(self, on_change: Callable[[], None]) -> None:
         self._loop, self._on_change = asyncio.get_running_loop(), on_change
-        self._writer = await asyncio.to_thread(_open_for_writing, self.path)
-        writing = threading.Thread(target=self._write_loop, args=(self._writer,), name="ondol-writer", daemon=True)
+        connection = await asyncio.to_thread(_open_for_writing, self.path)
+        writing = threading.Thread(target=self._write_loop, args=(connection,), name="ondol-writer", daemon=True)
         self._threads = [writing]
         for n in range(_READERS):
             self._threads.append(threading.Thread(target=self._read_loop, name=f"ondol-reader-{n}", daemon=True))
@@ -107,8 +107,6 @@ class SqliteStore:
     async def drives(self) -> bool:
         if self._lock is None:
             self._lock = _try_lock(Path(f"{self.path}.lock"))
-            if self._lock is not None and self._writer is not None:
-                self._writer.execute("PRAGMA wal_autocheckpoint = 1000")
         return self._lock is not None
 
     # --- transactions -------------------------------------------------------------------------------------------
@@ -136,8 +134,11 @@ class SqliteStore:
             raise
 
     def _write_loop(self, connection: apsw.Connection) -> None:
-        seen, groups = _data_version(connection), 0
+        seen, groups, checkpoints = _data_version(connection), 0, False
         while True:
+            if self._lock is not None and not checkpoints:
+                connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
+                checkpoints = True
             jobs, closing = self._next_group()
             if jobs:
                 self._commit(connection, jobs)

@@ -1,0 +1,3 @@
+from ondol.cli import main
+
+main()

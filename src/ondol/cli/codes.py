@@ -1,0 +1,48 @@
+"""What does the exit code say?"""
+
+from __future__ import annotations
+
+from ondol import errors
+from ondol.errors import OndolError
+
+OK = 0
+FAILED = 1  # the run failed, was cancelled or expired; or something is wrong
+USAGE = 2
+AUTH = 3
+NOT_FOUND = 4
+CONFLICT = 5
+WAITING = 6  # for a person
+UNKNOWN = 7  # an effect may or may not have happened; wins over 6
+INTERRUPTED = 130  # by Ctrl-C, as shells say it
+TERMINATED = 143  # by SIGTERM
+
+
+class CannotGoOn(errors.Refused):
+    """The run is in no state to be resumed."""
+
+    code = "cannot_go_on"
+
+
+class NoDatabase(errors.NotFound):
+    """The file that the URL names is not there."""
+
+    code = "no_database"
+
+
+def of_error(error: OndolError) -> int:
+    match error:
+        case errors.NotFound():
+            return NOT_FOUND
+        case (
+            errors.OperationMismatch() | errors.OperationExpired() | errors.RevisionConflict() | errors.SessionBusy()
+            | errors.AlreadyDecided() | errors.AskClosed() | CannotGoOn()
+        ):  # fmt: skip
+            return CONFLICT
+        case errors.InvalidInput():
+            return USAGE
+        case errors.RunWaiting():
+            return WAITING
+        case errors.ModelError(kind="auth"):
+            return AUTH
+        case _:
+            return FAILED

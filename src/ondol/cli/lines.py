@@ -1,0 +1,128 @@
+"""How do an event and an ask read, in a line or two?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ondol import values
+from ondol.cli.output import called, safe, say
+from ondol.cli.surface import Cli
+from ondol.errors import RunWaiting
+from ondol.events import Event
+from ondol.handles import Ask
+
+_RESULT_SHOWN = 120  # characters of a result or a text in a timeline
+
+
+def happened(event: Event) -> str:
+    """What an event says, beside its type."""
+    d = event.data
+    match event.type:
+        case "run.accepted":
+            said = f"agent {d['agent']}, session {d['session']}"
+        case "run.queued":
+            said = d["why"] + (f", {d['deaths']} processes died" if d.get("deaths") else "")
+        case "run.waiting":
+            said = "for " + ", ".join(d["asks"])
+        case "run.failed":
+            said = f"{d['code']}: {d['message']}" + (" (can go on)" if d.get("retryable") else "")
+        case "run.cancelling" | "run.cancelled":
+            said = _by(d) + (f": {d['reason']}" if d.get("reason") else "")
+        case "run.parked":
+            said = f"{d['why']}, ask {d['ask']}"
+        case "session.committed":
+            said = f"revision {d['revision']}"
+        case "step.started" | "step.completed" | "context.built":
+            said = f"step {d['step']}"
+        case "step.failed":
+            again = "" if d.get("retry_at") is None else ", tried again"
+            said = f"step {d['step']}, attempt {d['attempt']}: {d['error']}: {d['message']}{again}"
+        case "model.started":
+            said = f"step {d['step']}, attempt {d.get('attempt', 1)}"
+        case "model.completed":
+            said = f"step {d['step']}" + (f": {_short(d['text'])}" if d.get("text") else "")
+        case "effect.planned":
+            call = called(d["tool"], values.decode(d["arguments"])) if "arguments" in d else d["tool"]
+            said = f"{call} {d.get('class', d['effect'])}" + (f", ask {d['ask']}" if d.get("ask") else "")
+        case "effect.started":
+            said = f"{d['tool']} attempt {d['attempt']}"
+        case "effect.succeeded":
+            how = {"tool": "", "check": " (check says so)", "person": " (a person says so)"}[d.get("by", "tool")]
+            said = f"{d['tool']}{how}" + (f": {_short(values.plain_text(d['result']))}" if "result" in d else "")
+        case "effect.failed":
+            said = f"{d['tool']}: {d.get('reason', '')}"
+        case "effect.unknown":
+            said = f"{d['tool']}: {d.get('reason', '')}, ask {d['ask']}"
+        case "effect.resolved":
+            said = f"{d['effect']}: {d['outcome']}"
+        case "ask.opened":
+            said = f"{d['ask']} {d['ask_kind']}"
+        case "ask.decided":
+            said = f"{d['ask']} {d['decision']} {_by(d)}"
+        case "ask.expired":
+            said = d["ask"]
+        case "progress":
+            done = f" {d['fraction']:.0%}" if d.get("fraction") is not None else ""
+            said = f"{d.get('tool', '')}{done} {d.get('note', '')}".strip()
+        case "run.completed":
+            said = ""
+        case _:
+            said = ", ".join(f"{k}={v}" for k, v in d.items() if k not in ("call", "text"))
+    return safe(said)
+
+
+def of_effect(event: Event) -> str | None:
+    """The one line that an effect gets while a run is followed; None for what is no outcome."""
+    d = event.data
+    match event.type:
+        case "effect.succeeded":
+            how = {"tool": "done", "check": "done: check found that it happened", "person": "done: a person says so"}
+            return f"{safe(d['tool']):<16} {how[d.get('by', 'tool')]}"
+        case "effect.failed":
+            return f"{safe(d['tool']):<16} failed: {safe(_short(d.get('reason', '')))}"
+        case "effect.unknown":
+            return f"{safe(d['tool']):<16} unknown: {safe(d.get('reason', ''))}"
+        case _:
+            return None
+
+
+def _by(data: dict[str, Any]) -> str:
+    return f"by {data['by']}" if data.get("by") else ""
+
+
+def _short(said: str) -> str:
+    said = " ".join(said.split())
+    return said if len(said) <= _RESULT_SHOWN else said[:_RESULT_SHOWN] + " …"
+
+
+def say_asks(cli: Cli, waiting: RunWaiting, asks: Sequence[Ask]) -> None:
+    """What a run waits for, with the exact arguments, and the commands that decide."""
+    say(f"waiting [{waiting.code}]: run {waiting.run} waits for a person")
+    for ask in asks:
+        say_ask(cli, ask)
+
+
+def say_ask(cli: Cli, ask: Ask) -> None:
+    if ask.tool is not None:
+        say(f"  {ask.id}  {ask.kind}  {called(ask.tool, ask.arguments)}")
+    else:
+        say(f"  {ask.id}  {ask.kind}  {safe(ask.question)}")
+    for command in deciding(cli, ask):
+        say(f"    {command}")
+
+
+def deciding(cli: Cli, ask: Ask) -> list[str]:
+    """The commands that decide an ask, ready to be copied but for NAME and the reasons."""
+    match ask.kind:
+        case "approval":
+            return [
+                cli.command("asks", "approve", ask.id, "--by", "NAME"),
+                cli.command("asks", "deny", ask.id, "--by", "NAME", "--reason", "WHY"),
+            ]
+        case "unknown_effect":
+            settle = ("effects", "resolve", ask.effect or "")
+            said = ("--evidence", "WHAT YOU SAW", "--by", "NAME")
+            return [cli.command(*settle, f"--{outcome}", *said) for outcome in ("happened", "not-happened", "give-up")]
+        case _:
+            return [cli.command("asks", "answer", ask.id, word, "--by", "NAME") for word in ("resume", "fail")]

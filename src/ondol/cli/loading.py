@@ -1,0 +1,140 @@
+"""Which agent does ``app:support`` or ``app.py:support`` name, and with what is it run?"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ondol.agent import Agent
+from ondol.clock import Clock
+from ondol.errors import InvalidInput, OndolError
+from ondol.runtime import Runtime
+from ondol.store import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class App:
+    """What an app brings: the agent that was named, and what the runtime of its module has."""
+
+    agent: Agent
+    agents: Sequence[Agent]
+    store: Store | None = None
+    deps: Any = None
+    time_zone: str | None = None
+    clock: Clock | None = None
+
+    def runtime(self, db: str | None) -> Runtime:
+        """A runtime on the store that was named, else on the app's own."""
+        return Runtime(
+            db or self.store, agents=self.agents, time_zone=self.time_zone, deps=self.deps, clock=self.clock,
+            door="cli",
+        )  # fmt: skip
+
+    def with_model(self, model: str) -> App:
+        agent = dataclasses.replace(self.agent, model=model)
+        return dataclasses.replace(self, agent=agent, agents=[agent if a is self.agent else a for a in self.agents])
+
+
+def load(name: str, agent: str | None = None) -> App:
+    """The app ``module:name`` or ``file.py:name``, where the name is an Agent, or a Runtime with its only agent
+    (or with the ``agent`` that is named).
+
+    Raises:
+        InvalidInput: it cannot be loaded, or there is no such thing in it; nothing was started.
+    """
+    place, _, attribute = name.rpartition(":")
+    if not place:
+        place, attribute = name, ""
+    module = _module(place)
+    found = getattr(module, attribute, None) if attribute else None
+    match found:
+        case Agent():
+            return _app(found, _runtime_of(module, found))
+        case Runtime():
+            return _app(_only_agent(name, found, agent), found)
+    offered = [f"{place}:{n}" for n, v in vars(module).items() if isinstance(v, Agent | Runtime)]
+    said = ", ".join(offered) if offered else "it has neither an Agent nor a Runtime"
+    raise InvalidInput(f"{name!r} names no agent: say one of {said}" if offered else f"{name!r} names no agent: {said}")
+
+
+def _app(agent: Agent, runtime: Runtime | None) -> App:
+    if runtime is None:
+        return App(agent=agent, agents=[agent])
+    others = [a for a in runtime.agents.values() if a.name != agent.name]
+    return App(
+        agent=agent, agents=[agent, *others], store=runtime.store, deps=runtime.deps, time_zone=runtime.time_zone,
+        clock=runtime.clock,
+    )  # fmt: skip
+
+
+def _runtime_of(module: ModuleType, agent: Agent) -> Runtime | None:
+    """The runtime of the module that has the agent, or its only one."""
+    runtimes = [v for v in vars(module).values() if isinstance(v, Runtime)]
+    having = [r for r in runtimes if any(a is agent for a in r.agents.values())]
+    chosen = having or runtimes
+    return chosen[0] if len(chosen) == 1 else None
+
+
+def _only_agent(name: str, runtime: Runtime, wanted: str | None) -> Agent:
+    names = ", ".join(runtime.agents) or "none"
+    if wanted is not None:
+        if wanted not in runtime.agents:
+            raise InvalidInput(f"{name} has no agent {wanted!r}: its agents are {names}")
+        return runtime.agents[wanted]
+    if len(runtime.agents) != 1:
+        raise InvalidInput(f"{name} is a runtime with the agents {names}: say which with --agent")
+    return next(iter(runtime.agents.values()))
+
+
+def _module(place: str) -> ModuleType:
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        if place.endswith(".py"):
+            return _file(Path(place))
+        return importlib.import_module(place)
+    except OndolError:
+        raise
+    except ModuleNotFoundError as error:
+        if error.name is not None and (place == error.name or place.startswith(error.name + ".")):
+            hint = f"say {place}.py:NAME" if Path(f"{place}.py").exists() else "say MODULE:NAME or FILE.py:NAME"
+            raise InvalidInput(f"there is no module {place!r} here: {hint}") from error
+        raise InvalidInput(f"{place} cannot be loaded{_where(error)}: {error}") from error
+    except (Exception, SystemExit) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise InvalidInput(f"{place} cannot be loaded{_where(error)}: {why}") from error
+
+
+def _file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise InvalidInput(f"there is no file {path}: say FILE.py:NAME or MODULE:NAME")
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # type hints of its tools are looked up there
+    spec.loader.exec_module(module)
+    return module
+
+
+def _where(error: BaseException) -> str:
+    """The line of the user's code that raised."""
+    if isinstance(error, SyntaxError):
+        return f" (line {error.lineno})"
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
+    last = frames[-1] if frames else None
+    if last is None or last.filename == __file__:
+        return ""
+    return f" ({Path(last.filename).name}, line {last.lineno})"

@@ -1,0 +1,185 @@
+"""What does a command print? Tables for people, JSON for programs, ids for pipes; errors as one line each."""
+
+from __future__ import annotations
+
+import json
+import sys
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+from ondol import clock, values
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+T = TypeVar("T")
+
+_UNBOUNDED = 100_000  # columns of a pipe: nothing there may be cut or wrapped
+_INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # Unicode's controls, formats (bidi too), line separators
+
+_STYLES = {
+    "completed": "green", "succeeded": "green", "decided": "green", "ok": "green", "approved": "green",
+    "failed": "red", "cancelled": "red", "expired": "red", "abandoned": "red", "denied": "red", "wrong": "bold red",
+    "waiting": "yellow", "parked": "yellow", "open": "yellow", "asked": "yellow", "note": "yellow",
+    "unknown": "bold magenta", "unknown_effect": "bold magenta", "running": "cyan", "started": "cyan",
+}  # fmt: skip
+
+
+class Column(NamedTuple, Generic[T]):
+    title: str
+    cell: Callable[[T], object]
+
+
+class Output:
+    """Where the answer of a command goes: standard output, in the format that was asked for."""
+
+    def __init__(self, format: str, *, no_color: bool) -> None:
+        self.format = format
+        self.is_terminal = sys.stdout.isatty()
+        self._no_color = no_color
+        self._console: Console | None = None
+
+    @property
+    def console(self) -> Console:
+        if self._console is None:
+            from rich.console import Console
+
+            self._console = Console(
+                file=sys.stdout, highlight=False, markup=False, emoji=False, force_terminal=self.is_terminal,
+                no_color=self._no_color or None, width=None if self.is_terminal else _UNBOUNDED,
+            )  # fmt: skip
+        return self._console
+
+    def listing(
+        self, items: Sequence[T], columns: Sequence[Column[T]], *, id: Callable[[T], str],
+        body: Callable[[T], Any], empty: str,
+    ) -> None:  # fmt: skip
+        """Print a list. ``empty`` is the line for people when there is nothing."""
+        match self.format:
+            case "table" if not items:
+                self.line(empty)
+            case "table":
+                self.table(items, columns)
+            case _:
+                self.bodies([(id(item), body(item)) for item in items])
+
+    def bodies(self, items: Sequence[tuple[str, Any]], *, one: bool = False) -> None:
+        """Print ids, or JSON: a list, or with ``one`` the only item by itself."""
+        match self.format:
+            case "ids":
+                for id, _ in items:
+                    self.line(id)
+            case "jsonl":
+                for _, body in items:
+                    self.line(compact(body))
+            case _:
+                shown = items[0][1] if one and len(items) == 1 else [body for _, body in items]
+                self.line(json.dumps(shown, ensure_ascii=False, indent=2))
+
+    def table(self, items: Iterable[T], columns: Sequence[Column[T]], indent: int = 0) -> None:
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+        for column in columns:
+            table.add_column(column.title, overflow="fold")
+        for item in items:
+            cells = [safe(text(c.cell(item))) for c in columns]
+            table.add_row(*(Text(c, style=_STYLES.get(c, "")) for c in cells))
+        with self.console.capture() as captured:
+            self.console.print(table)
+        for line in captured.get().splitlines():
+            self.line(" " * indent + (line if self.is_terminal else line.rstrip()))
+
+    def title(self, words: str) -> None:
+        self.styled(words, "bold")
+
+    def styled(self, words: str, style: str) -> None:
+        from rich.text import Text
+
+        self.console.print(Text(safe(words), style=style), soft_wrap=True)
+
+    def state(self, word: str) -> None:
+        self.styled(word, _STYLES.get(word, ""))
+
+    def fields(self, pairs: Iterable[tuple[str, object]]) -> None:
+        """``name   value`` lines; a value of None is left out."""
+        shown = [(name, safe(text(value))) for name, value in pairs if value is not None]
+        width = max((len(name) for name, _ in shown), default=0)
+        for name, value in shown:
+            self.line(f"{name:<{width}}  {value}")
+
+    def line(self, words: str = "") -> None:
+        sys.stdout.write(words + "\n")
+        sys.stdout.flush()
+
+    def stream(self, words: str) -> None:
+        """A piece of a text that is still being said, for people."""
+        sys.stdout.write(safe(words, keep="\n\t"))
+        sys.stdout.flush()
+
+
+def say(words: str = "") -> None:
+    """A line for people, beside the answer."""
+    sys.stderr.write(words + "\n")
+    sys.stderr.flush()
+
+
+def say_error(code: str, message: str) -> None:
+    say(f"error [{code}]: {safe(' '.join(message.split()))}")
+
+
+def safe(words: str, keep: str = "") -> str:
+    """The text with everything spelled out that would move the cursor, change colours or reorder what is read."""
+    if words.isascii() and words.isprintable():
+        return words
+    return "".join(c if c in keep or unicodedata.category(c) not in _INVISIBLE else _spelled(c) for c in words)
+
+
+def _spelled(character: str) -> str:
+    number = ord(character)
+    return f"\\u{number:04x}" if number <= 0xFFFF else f"\\U{number:08x}"
+
+
+def text(value: object) -> str:
+    match value:
+        case None:
+            return "-"
+        case str():
+            return value
+        case datetime():
+            return when(value, None)
+        case _:
+            return str(value)
+
+
+def when(at: datetime | None, zone: str | None) -> str:
+    """A time for people: in the run's zone when it has one, else UTC; always with its offset."""
+    if at is None:
+        return "-"
+    local = at.astimezone(clock.zone(zone) if zone else UTC)
+    offset = local.strftime("%z")
+    return f"{local:%Y-%m-%d %H:%M:%S} {offset[:3]}:{offset[3:5]}"
+
+
+def stamp(at: datetime | None) -> str | None:
+    """A time for programs: ISO 8601, UTC."""
+    return None if at is None else at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def exact(value: Any) -> str:
+    """A value as JSON in one line, nothing left out: what a person decides about."""
+    return safe(json.dumps(values.encode(value), ensure_ascii=False))
+
+
+def called(tool: str | None, arguments: Any) -> str:
+    """A call as people write it: ``refund(order_id="1182", amount="30")``. Nothing is left out."""
+    if not isinstance(arguments, dict):
+        return f"{tool}({exact(arguments)})"
+    return f"{safe(tool or '')}({', '.join(f'{safe(str(k))}={exact(v)}' for k, v in arguments.items())})"

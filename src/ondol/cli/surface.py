@@ -1,0 +1,164 @@
+"""How does a line that somebody typed become a call? The options that every command takes, and what it works with."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import shlex
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Literal, ParamSpec, TypeAlias
+
+import typer
+
+from ondol.cli import codes
+from ondol.cli.output import Output, say_error
+from ondol.errors import InvalidInput, OndolError
+
+if TYPE_CHECKING:
+    from ondol.runtime import Runtime
+
+P = ParamSpec("P")
+Format: TypeAlias = Literal["table", "json", "jsonl", "ids"]
+Verb: TypeAlias = Callable[Concatenate["Cli", P], Coroutine[Any, Any, int | None]]
+
+DEFAULT_DB = "sqlite:///ondol.db"
+
+DbOption = Annotated[str | None, typer.Option("--db", metavar="URL", help="The store. [env: ONDOL_DB]")]
+FormatOption = Annotated[Format | None, typer.Option("-o", "--output", help="What to print.")]
+NoColorOption = Annotated[bool, typer.Option("--no-color", help="Print without colour.")]
+By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who does this. [default: you]")]
+Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="'-' reads ids from standard input.")]
+Id = Annotated[str, typer.Argument(metavar="ID")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The global options, as far as they were given."""
+
+    db: str | None = None
+    format: Format | None = None
+    no_color: bool = False
+
+    def with_given(self, db: str | None, format: Format | None, no_color: bool) -> Options:
+        return Options(db or self.db, format or self.format, no_color or self.no_color)
+
+
+class Cli:
+    """What a command works with: the store that was named, and where its answer goes."""
+
+    def __init__(self, options: Options, environment: str | None) -> None:
+        self.options = options
+        self.named_db = options.db or environment or None
+        self.out = Output(options.format or "table", no_color=options.no_color)
+        self.code = codes.OK
+
+    @property
+    def url(self) -> str:
+        return self.named_db or DEFAULT_DB
+
+    @property
+    def path(self) -> Path:
+        """The file of the store. Raises InvalidInput for a URL that names none."""
+        if not self.url.startswith("sqlite:///") or self.url == "sqlite:///":
+            raise InvalidInput(f"{self.url!r} names no store: say --db sqlite:///FILE")
+        return Path(self.url.removeprefix("sqlite:///"))
+
+    def command(self, *words: str) -> str:
+        """A command that works on the same store, to be shown and copied."""
+        db = ["--db", self.options.db] if self.options.db else []
+        return shlex.join(["ondol", *db, *words])
+
+    @asynccontextmanager
+    async def runtime(self, *, acts: bool = False) -> AsyncIterator[Runtime]:
+        """A runtime without agents. One that ``acts`` may take the place of a driver that is gone, for a moment,
+        so that what it does takes effect; any other never stands in a driver's way.
+
+        Raises:
+            NoDatabase: there is no such file, and looking does not make one.
+        """
+        from ondol.cli.bystander import Bystander
+        from ondol.runtime import Runtime
+
+        if not self.path.exists():
+            raise codes.NoDatabase(f"there is no database {self.path}: name it with --db, or 'ondol run' makes it")
+        async with Runtime(self.url if acts else Bystander(self.path), door="cli") as rt:
+            yield rt
+
+    def failed(self, error: OndolError) -> None:
+        """Say what went wrong and go on with the next id; the first failure is the exit code."""
+        say_error(error.code, str(error))
+        self.ends_with(codes.of_error(error))
+
+    def ends_with(self, code: int) -> None:
+        self.code = self.code or code
+
+    def each(self, ids: Iterable[str]) -> list[str]:
+        """The ids that were given, with ``-`` replaced by those on standard input."""
+        named: list[str] = []
+        for id in ids:
+            named.extend(sys.stdin.read().split() if id == "-" else [id])
+        return list(dict.fromkeys(named))
+
+
+class Noun(typer.core.TyperGroup):
+    """A group whose bare name lists: ``ondol runs`` is ``ondol runs ls``, whatever options follow."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        wants_help = any(a in ("--help", "-h") for a in args)
+        if "ls" in self.commands and not wants_help and (not args or args[0].startswith("-")):
+            if not any(a in self.commands for a in args):
+                args = ["ls", *args]
+        return super().parse_args(ctx, args)
+
+
+def noun(help: str) -> typer.Typer:
+    """A word with verbs."""
+    app = typer.Typer(cls=Noun, help=help, rich_markup_mode=None, add_completion=False)
+
+    @app.callback()
+    def take(ctx: typer.Context, db: DbOption = None, output: FormatOption = None, no_color: NoColorOption = False) -> None:
+        given(ctx, db, output, no_color)
+
+    return app
+
+
+def given(ctx: typer.Context, db: str | None, output: Format | None, no_color: bool) -> Options:
+    """Take up what was given at this place of the line. Options may stand before the noun, after it, and at the end."""
+    before = ctx.obj if isinstance(ctx.obj, Options) else Options()
+    ctx.obj = before.with_given(db, output, no_color)
+    return ctx.obj
+
+
+def verb(app: typer.Typer, name: str) -> Callable[[Verb[P]], Verb[P]]:
+    """Register an async function whose first parameter is the ``Cli``. It returns an exit code, or None for 0."""
+
+    def register(function: Verb[P]) -> Verb[P]:
+        import os
+
+        def run(ctx: typer.Context, db: DbOption, output: FormatOption, no_color: NoColorOption, **own: Any) -> None:
+            cli = Cli(given(ctx, db, output, no_color), os.environ.get("ONDOL_DB"))
+
+            async def answer() -> int:
+                code = await function(cli, **own)  # type: ignore[call-arg]
+                return code or cli.code
+
+            raise typer.Exit(asyncio.run(answer()))
+
+        own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+        shared = list(inspect.signature(run, eval_str=True).parameters.values())[:-1]
+        shared = [shared[0], *(p.replace(default=False if p.name == "no_color" else None) for p in shared[1:])]
+        all = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (shared[0], *own, *shared[1:])]
+        run.__signature__ = inspect.Signature(all)  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in all}
+        app.command(name, help=inspect.getdoc(function))(run)
+        return function
+
+    return register
+
+
+__all__ = ["By", "Cli", "Format", "Id", "Ids", "Limit", "Noun", "Options", "given", "noun", "replace", "verb"]

@@ -1,0 +1,412 @@
+"""How is a SQLite store looked after: checked, backed up, restored, migrated?
+
+A backup is a folder: the file ``ondol.db`` and its blobs. It is as good as its store was. What is damaged in the store
+is not repaired in it, and ``check`` names it in both.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import logging
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import apsw
+
+from ondol import journal, lifecycle, transactions
+from ondol.clock import SystemClock, to_micros
+from ondol.errors import OndolError, StoreBusy, StoreCorrupt, StoreError, StoreFull, StoreTooNew
+from ondol.records import RunRow, columns
+from ondol.stores import sqlite
+from ondol.stores.migrations import migrations
+from ondol.stores.sqlite import SqliteStore
+from ondol.transactions import STATEMENTS
+
+log = logging.getLogger("ondol.store")
+
+PathLike: TypeAlias = str | os.PathLike[str]
+
+FILE = "ondol.db"  # the store inside a backup's folder
+GENERATION = "generation"  # in the store's meta table: how many times it was restored
+_RESTORE = "restore a backup (ondol db restore)"
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+# --- check ------------------------------------------------------------------------------------------------------
+
+
+def check(path: PathLike) -> list[str]:
+    """What is wrong with a store; empty if nothing is. Each line names the thing and the next move.
+
+    Reads every page, entry, message and blob, on one snapshot, and changes nothing. Others may go on writing.
+    """
+    path = Path(path).absolute()
+    log_file = Path(f"{path}-wal")
+    while True:
+        # Nobody has it open: it can be read without giving it a -wal that would stay there.
+        alone = not log_file.exists()
+        problems = _check(path, alone)
+        if not (alone and log_file.exists()):  # else somebody came in between: what was read may be torn
+            return problems
+
+
+def _check(path: Path, alone: bool) -> list[str]:
+    problems: list[str] = []
+    try:
+        _refuse_no_store(path)
+        flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+        uri = path.as_uri() + ("?immutable=1" if alone else "")
+        with closing(apsw.Connection(uri, flags=flags)) as connection:
+            connection.set_busy_timeout(sqlite.BUSY_TIMEOUT)
+            connection.execute("BEGIN")
+            for problem in _problems(connection, path):
+                problems.append(problem)  # noqa: PERF402 - what was found stays when the next page cannot be read
+            connection.execute("ROLLBACK")
+            problems += _blob_problems(connection, path)
+    except apsw.Error as error:
+        problems.append(str(sqlite._translated(error, path)))
+    except StoreError as error:
+        problems.append(str(error))
+    return problems
+
+
+def _problems(connection: apsw.Connection, path: Path) -> Iterator[str]:
+    for (line,) in connection.execute("PRAGMA integrity_check"):
+        if line != "ok":
+            yield f"{path}: {line}: {_RESTORE}"
+    version, known = sqlite._version(connection), len(migrations())
+    if version > known:
+        yield f"{path} has schema {version}, this version of Ondol knows {known}: upgrade Ondol"
+    elif version == 0:
+        yield f"{path} holds no store of Ondol: name another file, or {_RESTORE}"
+    elif version < known:
+        yield f"{path} has schema {version}, this version of Ondol writes {known}: migrate it (ondol db migrate)"
+    if version != known:
+        return
+    there = _schema(connection)
+    for name, made in _fresh_schema().items():
+        if there.get(name) != made:
+            yield f"{path}: {name} is {'not as it was made' if name in there else 'missing'}: {_RESTORE}"
+    for table, _, parent, _ in connection.execute("PRAGMA foreign_key_check"):
+        yield f"{path}: a row of {table} belongs to a row of {parent} that is not there: {_RESTORE}"
+    for row in connection.execute(f"SELECT {columns(RunRow)} FROM runs"):
+        yield from _run_problems(connection, RunRow(*row))
+
+
+def _schema(connection: apsw.Connection) -> dict[str, tuple[Any, ...]]:
+    rows = connection.execute("SELECT type || ' ' || name, tbl_name, sql FROM sqlite_schema").fetchall()
+    return {row[0]: row[1:] for row in rows}
+
+
+def _fresh_schema() -> dict[str, tuple[Any, ...]]:
+    with closing(apsw.Connection(":memory:")) as fresh:
+        for step in migrations():
+            fresh.execute(step)
+        return _schema(fresh)
+
+
+def _run_problems(connection: apsw.Connection, run: RunRow) -> Iterator[str]:
+    """Checksums and sequence of its entries and messages, and whether journal and rows say the same."""
+    key = (run.tenant, run.id)
+    ordinals = set()
+    for ordinal, body, total in connection.execute(
+        "SELECT ordinal, body, sum FROM messages WHERE tenant = ? AND run = ?", key
+    ):
+        ordinals.add(ordinal)
+        try:
+            journal.check_message(run.id, ordinal, body, total)
+        except StoreCorrupt as error:
+            yield str(error)
+
+    batches: list[journal.Batch] = []
+    following, whole = 1, True
+    for n, *stored in connection.execute(
+        "SELECT n, seq, fence, at, v, body, sum FROM entries WHERE tenant = ? AND run = ? ORDER BY seq", key
+    ):
+        seq = stored[0]
+        if seq != following:
+            whole = False
+            yield f"run {run.id}: entry {following} is followed by {seq}: {_RESTORE}"
+        following = seq + n
+        try:
+            batch = journal.loads(run.id, *stored)
+        except (StoreCorrupt, StoreTooNew) as error:
+            whole = False
+            yield str(error)
+            continue
+        if len(batch.entries) != n:
+            yield f"run {run.id}: {n} entries are announced from {seq} on, {len(batch.entries)} are there: {_RESTORE}"
+        if batches and batch.fence < batches[-1].fence:
+            yield f"run {run.id}: entry {seq} has a smaller fence than the one before it: {_RESTORE}"
+        batches.append(batch)
+    if following == 1 and run.state in lifecycle.ENDED:
+        return  # its session was deleted: only the tombstone is left
+    if following != run.next_seq:
+        whole = False
+        yield f"run {run.id}: {run.next_seq - 1} entries were written, {following - 1} are there: {_RESTORE}"
+    if whole:
+        yield from _contradictions(connection, run, journal.fold(batches), ordinals)
+
+
+def _contradictions(
+    connection: apsw.Connection, run: RunRow, state: journal.State, ordinals: set[int]
+) -> Iterator[str]:
+    """Where the journal and the rows beside it do not say the same."""
+    key = (run.tenant, run.id)
+    if state.status != run.state:
+        yield f"run {run.id} is {run.state}, its journal says {state.status}: {_RESTORE}"
+    if state.fence > run.fence:
+        yield f"run {run.id} has fence {run.fence}, its journal {state.fence}: {_RESTORE}"
+    needed = {1, *(e.message for e in state.effects), *([state.answered] if state.answered is not None else [])}
+    for ordinal in sorted(needed - ordinals):
+        yield f"run {run.id}: message {ordinal} is missing: {_RESTORE}"
+    rows = connection.execute("SELECT ordinal, state, attempt FROM effects WHERE tenant = ? AND run = ?", key)
+    stored = {ordinal: rest for ordinal, *rest in rows}
+    for effect in state.effects:
+        row = stored.pop(effect.ordinal, None)
+        if row != [effect.state, effect.attempt]:
+            says = f"is {row[0]} at attempt {row[1]}" if row else "has no row"
+            yield (
+                f"run {run.id}: call {effect.ordinal} {says}, "
+                f"its journal says {effect.state} at attempt {effect.attempt}: {_RESTORE}"
+            )
+    for ordinal in stored:
+        yield f"run {run.id}: call {ordinal} is not in its journal: {_RESTORE}"
+    if run.unread:
+        return  # a decision about a held run is not in its journal yet
+    asks = connection.execute("SELECT id FROM asks WHERE tenant = ? AND run = ? AND state = 'open'", key)
+    for ask in sorted({id for (id,) in asks} ^ set(state.asks)):
+        where = "its journal" if ask in state.asks else "the list of asks"
+        yield f"run {run.id}: ask {ask} is open only in {where}: {_RESTORE}"
+
+
+def _blob_problems(connection: apsw.Connection, path: Path) -> Iterator[str]:
+    known = connection.execute("SELECT tenant, digest FROM blobs").fetchall() if _has_blobs(connection) else []
+    for tenant, digest in known:
+        try:
+            _read_blob(path, tenant, digest)
+        except StoreError as error:
+            still = "SELECT 1 FROM blobs WHERE tenant = ? AND digest = ?"
+            if connection.execute(still, (tenant, digest)).get:  # else it was collected a moment ago
+                yield str(error)
+
+
+def _has_blobs(connection: apsw.Connection) -> bool:
+    return bool(connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'blobs'").get)
+
+
+# --- backup -----------------------------------------------------------------------------------------------------
+
+
+def backup(path: PathLike, dest: PathLike) -> Path:
+    """Copy a store into the new folder ``dest``, as it was at one instant, while others go on writing.
+
+    The folder appears whole and on the disk, or not at all.
+
+    Raises:
+        StoreError: ``dest`` exists, or ``path`` does not. StoreFull, StoreCorrupt, StoreTooNew.
+    """
+    path, dest = Path(path).absolute(), Path(dest).absolute()
+    if os.path.lexists(dest):
+        raise StoreError(f"{dest} exists: name another folder for the backup")
+    with _translated(dest), _staging(dest.with_name(f".{dest.name}.part")) as folder:
+        copy = folder / FILE
+        with _reading(path) as source:
+            # Blobs before the snapshot: one that a deleted session used may be collected while the file is copied.
+            _copy_blobs(source, path, copy)
+            source.execute("VACUUM INTO ?", (str(copy),))
+        with _reading(copy) as snapshot:
+            for why in _copy_blobs(snapshot, path, copy):
+                log.warning("the backup %s is not complete: %s", dest, why)
+        _sync(copy)
+        _sync(folder)
+        os.rename(folder, dest)
+        _sync(dest.parent)
+    return dest
+
+
+# --- restore ----------------------------------------------------------------------------------------------------
+
+
+def restore(source: PathLike, path: PathLike) -> None:
+    """Make the store ``path`` out of a backup's folder. It is a new generation of that store.
+
+    Nobody knows what happened after the backup was made. So all fences rise, and every unfinished run is parked until
+    a person says whether it goes on. The file appears whole and on the disk, or not at all.
+
+    Raises:
+        StoreError: something is at ``path``, or ``source`` is no backup. StoreBusy: a live process drives ``path``.
+        StoreCorrupt, StoreTooNew: the backup cannot be used. StoreFull.
+    """
+    source, path = Path(source).absolute(), Path(path).absolute()
+    blobs = SqliteStore(path).blobs
+    with _translated(path), _driver_lock(path):
+        for there in (path, Path(f"{path}-wal"), Path(f"{path}-journal"), blobs):
+            if os.path.lexists(there):
+                raise StoreError(f"{there} exists: move it away, or restore to another file")
+        with _staging(path.with_name(f".{path.name}.restoring")) as folder:
+            copy = folder / FILE
+            with _reading(source / FILE) as backed_up:
+                backed_up.execute("VACUUM INTO ?", (str(copy),))
+            with closing(sqlite._open_for_writing(copy)) as connection:
+                for why in _copy_blobs(connection, source / FILE, copy, damaged_ok=False):
+                    log.warning("the backup %s is not complete: %s", source, why)
+                _begin_generation(connection, to_micros(SystemClock().now()))
+            _sync(copy)
+            # The file comes last: with it the store is there. Blobs without it are not a store.
+            if SqliteStore(copy).blobs.exists():
+                os.rename(SqliteStore(copy).blobs, blobs)
+            os.rename(copy, path)
+            _sync(path.parent)
+
+
+def _begin_generation(connection: apsw.Connection, at: int) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    generation = int(connection.execute(STATEMENTS["meta.get"], {"key": GENERATION}).get or 0) + 1
+    connection.execute(STATEMENTS["meta.set"], {"key": GENERATION, "value": str(generation)})
+    connection.execute("UPDATE runs SET fence = fence + 1")
+    states = ", ".join(f"'{state}'" for state in lifecycle.UNFINISHED)
+    unfinished = connection.execute(f"SELECT tenant, id FROM runs WHERE state IN ({states}) ORDER BY tenant, id")
+    for tenant, run in unfinished.fetchall():
+        _park(connection, tenant, run, at)
+    connection.execute("COMMIT")
+
+
+def _park(connection: apsw.Connection, tenant: str, run: str, at: int) -> None:
+    sqlite._run(connection, lambda: transactions.park_restored(tenant, run, at))
+
+
+# --- migrate ----------------------------------------------------------------------------------------------------
+
+
+def migrate(path: PathLike) -> tuple[int, int]:
+    """Bring a store to the current schema; returns the version before and after. All of it happens, or nothing.
+
+    Raises:
+        StoreError: there is no store. StoreCorrupt, StoreTooNew: it is left as it is. StoreFull.
+    """
+    path = Path(path).absolute()
+    _refuse_no_store(path)
+    with _translated(path):
+        with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as before:
+            was = sqlite._version(before)
+        with closing(sqlite._open_for_writing(path)) as connection:
+            return was, sqlite._version(connection)
+
+
+# --- files ------------------------------------------------------------------------------------------------------
+
+
+def _refuse_no_store(path: Path) -> None:
+    sqlite._refuse_what_is_no_store(path)
+    if not path.exists():
+        raise StoreError(f"{path} does not exist: name the file of a store")
+    if not path.stat().st_size:
+        raise StoreCorrupt(f"{path} is empty: {_RESTORE}, or delete it to begin anew")
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[apsw.Connection]:
+    _refuse_no_store(path)
+    with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
+        connection.set_busy_timeout(sqlite.BUSY_TIMEOUT)
+        version, known = sqlite._version(connection), len(migrations())
+        if version > known:
+            raise StoreTooNew(f"{path} has schema {version}, this version of Ondol knows {known}: upgrade Ondol")
+        if not version:
+            raise StoreCorrupt(f"{path} holds no store of Ondol: name another file")
+        yield connection
+
+
+def _copy_blobs(
+    connection: apsw.Connection, source: Path, target: Path, *, damaged_ok: bool = True
+) -> list[str]:
+    """Copy the blobs that the connection's store knows and ``target`` lacks; returns why some could not be."""
+    missing = []
+    for tenant, digest in connection.execute("SELECT tenant, digest FROM blobs").fetchall():
+        copy = SqliteStore(target)._blob(tenant, digest)
+        if copy.exists():
+            continue
+        try:
+            data = _read_blob(source, tenant, digest)
+        except StoreCorrupt:
+            if not damaged_ok:
+                raise
+            missing.append(f"blob {digest} is damaged")
+        except StoreError as error:
+            missing.append(str(error))
+        else:
+            sqlite._write_blob(copy, data)
+    return missing
+
+
+def _read_blob(path: Path, tenant: str, digest: str) -> bytes:
+    blob = SqliteStore(path)._blob(tenant, digest)
+    try:
+        data = blob.read_bytes()
+    except OSError as error:
+        raise StoreError(f"blob {digest} cannot be read at {blob} ({error.strerror}): {_RESTORE}") from error
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise StoreCorrupt(f"{blob} does not match its digest: {_RESTORE}")
+    return data
+
+
+@contextmanager
+def _staging(folder: Path) -> Iterator[Path]:
+    """A folder to write in, gone afterwards unless it was renamed. What a killed process left in it goes first."""
+    folder.mkdir(exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        _lock(handle, f"{folder} is being written by another process: wait for it")
+        try:
+            for leftover in folder.iterdir():
+                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _driver_lock(path: Path) -> Iterator[None]:
+    """As ``SqliteStore.drives``: while it is held nobody can begin to drive this store."""
+    with open(f"{path}.lock", "a+") as file:
+        _lock(file.fileno(), f"{path} is driven by a live process: stop it first")
+        yield
+
+
+def _lock(handle: int, why: str) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise StoreBusy(why) from error
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except apsw.Error as error:
+        raise sqlite._translated(error, path) from error
+    except OSError as error:
+        if error.errno in _NO_SPACE:
+            raise StoreFull(f"no space left for {path}: free some, then try again") from error
+        raise StoreError(f"{error.filename or path} ({error.strerror}): look at the folder and its permissions") from error
+
+
+__all__ = ["FILE", "GENERATION", "OndolError", "backup", "check", "migrate", "restore"]

@@ -1,0 +1,167 @@
+"""How does a process die inside a test, and leave nothing behind but its file?
+
+``Life`` is a runtime on a file that can be stopped dead: from that instant no write reaches the store, no answer of
+the store reaches the runtime, and nothing is closed in good order. Its connections and its lock are then let go, as
+the operating system does for a process that was killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from ondol import Agent, Runtime
+from ondol.store import Store
+from ondol.stores.sqlite import SqliteStore
+from ondol.testing import FaultPlan, FaultyStore
+from ondol.transactions import Tx
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class MortalStore:
+    """A store whose process can die. What hangs on it then is never answered, and what comes later is unwound."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.died = asyncio.Event()
+        self.gone = False  # what is left of the process is being cleared away
+
+    async def _alive(self) -> None:
+        if self.gone:
+            raise asyncio.CancelledError
+        if self.died.is_set():
+            await asyncio.get_running_loop().create_future()
+
+    async def write(self, tx: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        await self._alive()
+        result = await self.store.write(tx, *args, **kwargs)
+        await self._alive()
+        return result
+
+    async def read(self, tx: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        await self._alive()
+        result = await self.store.read(tx, *args, **kwargs)
+        await self._alive()
+        return result
+
+    async def put_blob(self, tenant: str, data: bytes) -> str:
+        await self._alive()
+        digest = await self.store.put_blob(tenant, data)
+        await self._alive()
+        return digest
+
+    async def get_blob(self, tenant: str, digest: str) -> bytes:
+        await self._alive()
+        return await self.store.get_blob(tenant, digest)
+
+    async def drop_blob(self, tenant: str, digest: str) -> None:
+        await self._alive()
+        await self.store.drop_blob(tenant, digest)
+
+    async def open(self, on_change: Callable[[], None]) -> None:
+        await self.store.open(on_change)
+
+    async def close(self) -> None:
+        await self._alive()
+        await self.store.close()
+
+    async def drives(self) -> bool:
+        return await self.store.drives()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+
+@dataclass(frozen=True)
+class Death:
+    """The fault: the process stops where it is passed."""
+
+    store: MortalStore
+
+    def hit(self) -> None:
+        raise TypeError("a process dies where it can be awaited: use afault_point there")
+
+    async def ahit(self) -> None:
+        self.store.died.set()
+        await asyncio.get_running_loop().create_future()
+
+
+class Life:
+    """A process with a runtime in it, on a file that outlives it.
+
+        async with Life(file, agent, dies_at="answer.before") as life:
+            await life.ends(life.rt.run(agent, "hi"))
+
+    ``dies_at`` names a point of the plan, passed for the ``nth`` time. Without a death the block ends with a clean
+    shutdown. A process can die while it opens: then the block begins with a dead one.
+    """
+
+    def __init__(
+        self,
+        file: Path,
+        *agents: Agent,
+        dies_at: str | None = None,
+        nth: int = 1,
+        plan: FaultPlan | None = None,
+        **options: Any,
+    ) -> None:
+        self.plan = plan or FaultPlan()
+        self._file = SqliteStore(file)
+        self.store = MortalStore(self._file)
+        if dies_at is not None:
+            self.plan.at(dies_at, nth=nth, fault=Death(self.store))
+        self.rt = Runtime(FaultyStore(self.store, self.plan), agents=agents, **options)
+        self._others: set[asyncio.Task[Any]] = set()
+
+    @property
+    def is_dead(self) -> bool:
+        return self.store.died.is_set()
+
+    async def __aenter__(self) -> Life:
+        self._others = asyncio.all_tasks()
+        try:
+            await self.lives_or_dies(self.rt.open())
+        except BaseException:
+            await self._file.close()
+            raise
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if not self.is_dead and kind is None:
+            await self.lives_or_dies(self.rt.close())
+        elif not self.is_dead:
+            await self.rt.close()
+        if self.is_dead:
+            await self._clear_away()
+
+    async def lives_or_dies(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """Await the work, or the death that comes before its end."""
+        doing = asyncio.create_task(work)
+        dying = asyncio.create_task(self.store.died.wait())
+        await asyncio.wait({doing, dying}, return_when=asyncio.FIRST_COMPLETED)
+        if self.is_dead:
+            return None
+        dying.cancel()
+        return doing.result()
+
+    async def ends(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Do the work until the process dies of it. Fails if it does not."""
+        await self.lives_or_dies(work)
+        assert self.is_dead, f"{self.plan.unreached} was not passed, but {self.plan.passed}"
+
+    def die(self) -> None:
+        """The process stops here and now. What is left of it is cleared away at the end of the block."""
+        self.store.died.set()
+
+    async def _clear_away(self) -> None:
+        self.store.gone = True
+        while left := asyncio.all_tasks() - self._others - {asyncio.current_task()}:
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+        await self._file.close()

@@ -1,0 +1,277 @@
+"""What runs while the process dies?
+
+A scenario is an agent, and what its client does: it starts one operation and sees it through. Everything that must
+outlive the process is outside of it: what happened in the downstream's ledger, what the client was told and what the
+model was asked in a log (``World``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, cast
+
+from ondol import Agent, Ask, Context, Happened, ModelOutput, ModelRequest, NotHappened, Run, Runtime, Tool, tool
+from ondol.errors import RunEnded, RunWaiting
+from ondol.providers.script import Reply
+from ondol.testing import ScriptedModel, call, error
+from ondol.testing.downstream import find, record
+
+SESSION = "s"
+FIRST = ("op-1", "do it")
+NEXT = ("op-2", "and what now?")
+
+
+@dataclass(frozen=True)
+class World:
+    """All that is not the process. ``case`` tells its lines in the ledger from those of others."""
+
+    url: str
+    case: str
+    log: Path
+    in_tool: asyncio.Event = field(default_factory=asyncio.Event, compare=False)
+
+    def happens(self, ctx: Context[Any], tool: str, arguments: Mapping[str, Any]) -> str:
+        """Have an effect. It blocks the event loop, so that no write of the store comes between sending and answer."""
+        record(self.url, ctx.idempotency_key, tool, {"case": self.case, **arguments})
+        return f"{tool} done"
+
+    def note(self, **line: Any) -> None:
+        """Written with one call of the operating system: a process that is killed has written it, or not."""
+        descriptor = os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        try:
+            os.write(descriptor, json.dumps(line).encode() + b"\n")
+        finally:
+            os.close(descriptor)
+
+    def noted(self, event: str) -> list[dict[str, Any]]:
+        if not self.log.exists():
+            return []
+        lines = [json.loads(line) for line in self.log.read_text().splitlines()]
+        return [line for line in lines if line["event"] == event]
+
+
+# --- tools ------------------------------------------------------------------------------------------------------
+
+
+@tool(effect="read")
+async def look(ctx: Context[World], order: str) -> str:
+    """Look an order up."""
+    return ctx.deps.happens(ctx, "look", {"order": order})
+
+
+@tool(effect="idempotent", key_ttl=timedelta(hours=24))
+async def refund(ctx: Context[World], order: str) -> str:
+    """Pay an order back."""
+    return ctx.deps.happens(ctx, "refund", {"order": order})
+
+
+@tool(effect="idempotent", key_ttl=timedelta(hours=24), name="flaky")
+async def flaky(ctx: Context[World], order: str) -> str:
+    """Pay an order back; the answer to the first attempt is lost on the way."""
+    ctx.deps.happens(ctx, "flaky", {"order": order})
+    if ctx.attempt == 1:
+        raise ConnectionError("no answer")
+    return "flaky done"
+
+
+async def was_sent(ctx: Context[World], to: str) -> Happened | NotHappened:
+    return Happened("mail done") if find(ctx.deps.url, ctx.idempotency_key) else NotHappened()
+
+
+@tool(effect="once", check=was_sent)
+async def mail(ctx: Context[World], to: str) -> str:
+    """Send a mail; it can be looked up."""
+    return ctx.deps.happens(ctx, "mail", {"to": to})
+
+
+@tool(effect="once")
+async def letter(ctx: Context[World], to: str) -> str:
+    """Send a letter; nobody can look it up."""
+    ctx.state["letters"] = to
+    return ctx.deps.happens(ctx, "letter", {"to": to})
+
+
+@tool(effect="once", approve=True)
+async def wire(ctx: Context[World], to: str) -> str:
+    """Send money, if a person says so."""
+    return ctx.deps.happens(ctx, "wire", {"to": to})
+
+
+@tool(effect="once")
+async def slow(ctx: Context[World], to: str) -> str:
+    """Send something, and then never end by itself."""
+    ctx.deps.happens(ctx, "slow", {"to": to})
+    ctx.deps.in_tool.set()
+    await asyncio.get_running_loop().create_future()
+    return "never"
+
+
+TOOLS = (look, refund, flaky, mail, letter, wire, slow)
+
+
+# --- the model --------------------------------------------------------------------------------------------------
+
+
+class Watched:
+    """A model whose calls are written down when they begin: each is paid for."""
+
+    def __init__(self, script: Callable[[ModelRequest], Reply], world: World) -> None:
+        self.model, self.world = ScriptedModel(script), world
+
+    @property
+    def name(self) -> str:
+        return self.model.name
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelOutput]:
+        told = [m.text for m in request.messages if m.origin == "runtime"]
+        self.world.note(event="model", run=request.run, step=request.step, attempt=request.attempt, notes=told)
+        async with aclosing(cast(Any, self.model.stream(request))) as outputs:
+            async for output in outputs:
+                yield output
+
+
+# --- scenarios --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """``answers`` are the model's, one a step; a function of the request where attempts differ.
+
+    ``ends`` names the states that the operation may end in. ``cancels``: the client cancels it while its tool is in
+    flight. ``asks``: it needs a person's approval, which comes after a restart.
+    """
+
+    name: str
+    answers: tuple[Any, ...]
+    ends: frozenset[str] = frozenset({"completed"})
+    cancels: bool = False
+    asks: bool = False
+
+    def agent(self, world: World) -> Agent:
+        return Agent("crashes", model=Watched(self._reply, world), tools=TOOLS)
+
+    def _reply(self, request: ModelRequest) -> Reply:
+        said = next(m.text for m in reversed(request.messages) if m.role == "user" and m.origin is None)
+        if said == NEXT[1]:
+            return "we are done"
+        answer = self.answers[request.step]
+        return answer(request) if callable(answer) else answer
+
+
+def _first_attempt_fails(request: ModelRequest) -> Reply:
+    return error("overloaded", retry_after=0.0) if request.attempt == 1 else "done"
+
+
+_ALL = (
+    Scenario(name="no_tool", answers=("done",)),
+    Scenario(name="read", answers=([call("look", order="1")], "done")),
+    Scenario(name="idempotent", answers=([call("refund", order="1")], "done")),
+    Scenario(name="idempotent_whose_answer_was_lost", answers=([call("flaky", order="1")], "done")),
+    Scenario(name="once_with_check", answers=([call("mail", to="kim")], "done")),
+    Scenario(name="once_without_check", answers=([call("letter", to="kim")], "done")),
+    Scenario(
+        name="parallel",
+        answers=([call("look", order="1"), call("refund", order="1"), call("letter", to="kim")], "done"),
+    ),
+    Scenario(name="two_steps", answers=(["first", call("letter", to="kim")], [call("refund", order="1")], "done")),
+    Scenario(name="model_asked_again", answers=(_first_attempt_fails,)),
+    Scenario(name="failed", answers=([call("letter", to="kim")], error("rejected")), ends=frozenset({"failed"})),
+    Scenario(name="approved_after_restart", answers=([call("wire", to="kim")], "done"), asks=True),
+    Scenario(
+        name="cancelled", answers=([call("slow", to="kim")], "done"), ends=frozenset({"cancelled"}), cancels=True
+    ),
+)
+SCENARIOS: Mapping[str, Scenario] = {s.name: s for s in _ALL}
+
+
+# --- the client -------------------------------------------------------------------------------------------------
+
+
+async def send(rt: Runtime, world: World, operation: str, input: str) -> Run:
+    """Send the operation; whether it was accepted is in the log."""
+    world.note(event="sent", operation=operation)
+    run = await rt.start("crashes", input, session=SESSION, operation_id=operation)
+    world.note(event="accepted", operation=operation, run=run.id)
+    return run
+
+
+async def outcome(world: World, run: Run) -> str:
+    """Wait until it comes to rest, and write down what the client was told."""
+    try:
+        result = await run.result()
+    except (RunEnded, RunWaiting):
+        world.note(event="rest", operation=run.operation_id, status=run.status)
+        return run.status
+    world.note(event="reply", operation=run.operation_id, body=result.body, revision=result.revision)
+    return "completed"
+
+
+async def cancel_in_flight(world: World, run: Run) -> None:
+    """Cancel it once its tool is in flight, or it came to rest without."""
+    resting, in_tool = asyncio.create_task(outcome(world, run)), asyncio.create_task(world.in_tool.wait())
+    await asyncio.wait({resting, in_tool}, return_when=asyncio.FIRST_COMPLETED)
+    in_tool.cancel()
+    await run.cancel(by="kim", reason="enough")
+    world.note(event="cancelled", operation=run.operation_id)
+    await resting
+
+
+async def first_life(rt: Runtime, world: World, scenario: Scenario) -> None:
+    """What the client does if nothing dies: all of it, or with a restart in between as far as the ask."""
+    run = await send(rt, world, *FIRST)
+    if scenario.cancels:
+        await cancel_in_flight(world, run)
+    await outcome(world, run)
+
+
+async def second_life(rt: Runtime, world: World) -> None:
+    """After the restart the ask is still there; a person approves."""
+    run = await send(rt, world, *FIRST)
+    await outcome(world, run)
+    for ask in await run.asks():
+        await settle(world, ask)
+    await outcome(world, run)
+
+
+async def settle(world: World, ask: Ask) -> None:
+    """A person answers: yes to an approval, and what the ledger says about an effect that may have happened."""
+    if ask.kind == "approval":
+        await ask.approve(by="lee")
+        world.note(event="approved", ask=ask.id)
+        return
+    assert ask.kind == "unknown_effect", ask
+    assert ask.effect is not None
+    effect = await ask._rt.get_effect(ask.effect)
+    if find(world.url, effect.key):
+        await ask.happened(f"{effect.tool} done", "it is in the ledger", by="lee")
+    else:
+        await ask.not_happened("it is not in the ledger", by="lee")
+
+
+async def take_up(rt: Runtime, world: World, scenario: Scenario) -> Run:
+    """After a crash: the same client does the same again, with the same operation id, until all is settled.
+
+    Then it goes on with the next operation in the same session.
+    """
+    run = await send(rt, world, *FIRST)
+    if scenario.cancels:
+        await cancel_in_flight(world, run)
+    while await outcome(world, run) == "waiting":
+        for ask in await run.asks():
+            await settle(world, ask)
+    await run.refresh()
+    for ask in await run.asks():  # about what a run that has ended may have done
+        await settle(world, ask)
+    again = await send(rt, world, *FIRST)
+    assert again.id == run.id
+    await outcome(world, again)
+    await outcome(world, await send(rt, world, *NEXT))
+    return run
