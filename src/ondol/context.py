@@ -10,8 +10,9 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ondol import messages, values
+from ondol import clock, messages, values
 from ondol.errors import StoreCorrupt
+from ondol.journal import Shown
 from ondol.messages import Message, Text, ToolResponse
 from ondol.records import EffectRow, RunRow
 
@@ -20,12 +21,14 @@ _ARGUMENTS_SHOWN = 500  # characters of a call's arguments that a note repeats
 EMPTY_CHAIN = b"\0" * 32
 
 
-def system_message(instructions: str, clock: str, since: str | None) -> Message:
-    """Instructions, then the clock. A run that waited is told when it started and what time it is now."""
-    if since is None:
-        told = f"Current date and time: {clock}."
+def shown_message(instructions: str, shown: Shown) -> Message:
+    """The system message: instructions, then the clock. A run that waited is told when it started and the time now."""
+    now = clock.shown(clock.from_micros(shown.clock), shown.zone)
+    if shown.since is None:
+        told = f"Current date and time: {now}."
     else:
-        told = f"This task started at {since}; it was paused, and now it is {clock}."
+        began = clock.shown(clock.from_micros(shown.since), shown.zone)
+        told = f"This task started at {began}; it was paused, and now it is {now}."
     return Message("system", (Text(f"{instructions}\n\n{told}" if instructions else told),))
 
 
@@ -107,16 +110,10 @@ def request_hash(head: bytes, history_chain: bytes, own_chain: bytes) -> str:
 
 
 def rebuild(
-    definition: Mapping[str, Any],
-    clock: str,
-    since: str | None,
-    history: Sequence[str],
-    own: Mapping[int, str],
-    upto: int,
-    digest: str,
+    definition: Mapping[str, Any], shown: Shown, history: Sequence[str], own: Mapping[int, str], upto: int
 ) -> tuple[list[Message], str]:
     """The request of a recorded step, from what is stored, and its hash."""
-    system = system_message(values.decode(definition["instructions"]), clock, since)
+    system = shown_message(values.decode(definition["instructions"]), shown)
     mine = {o: messages.loads(body) for o, body in own.items()}
     own_chain = extend_chain(EMPTY_CHAIN, (own[o] for o in sorted(own) if o < upto))
     history_chain = extend_chain(EMPTY_CHAIN, history)
@@ -124,4 +121,4 @@ def rebuild(
         seen = [system, *(messages.loads(b) for b in history), *own_messages(mine, 0, upto)]
     except (KeyError, ValueError) as error:
         raise StoreCorrupt(f"a stored message cannot be read: {error}") from error
-    return seen, request_hash(request_head(system, digest), history_chain, own_chain)
+    return seen, request_hash(request_head(system, shown.definition), history_chain, own_chain)

@@ -122,21 +122,20 @@ class StepFailed:
 class ContextBuilt:
     """What the next model call sees: enough to build the same request again, and the hash that proves it.
 
-    ``clock`` is the instant shown (microseconds since 1970), ``since`` the accepted instant where the run is told
-    both, ``history`` the session's message sequence up to which history is read, ``upto`` the number of the run's
-    own messages in it, ``note`` the ordinal of a note added with it, ``told`` what that note tells of.
-    ``history`` and ``definition`` are left out when they are as in the record before.
+    It holds the run's own messages so far, with ``note`` the ordinal of a note added with it, and ``told`` what that
+    note tells of. ``clock`` is the instant shown (microseconds since 1970), ``since`` the accepted instant where the
+    run is told both, ``history`` the session's message sequence up to which history is read. Where ``clock`` is left
+    out, all of ``clock``, ``since``, ``zone``, ``history`` and ``definition`` are as in the record before.
     """
 
     kind: ClassVar[str] = "context.built"
     step: int
-    clock: int
-    upto: int
     hash: str
+    clock: int | None = None
     since: int | None = None
     zone: str | None = None
-    history: int | None = None
-    definition: str | None = None
+    history: int = 0
+    definition: str = ""
     note: int | None = None
     told: list[list[str]] = field(default_factory=list)
 
@@ -150,12 +149,13 @@ class ModelStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCompleted:
-    """``message`` is the ordinal of the answer; ``stop`` the finish reason; tokens are None where nobody said."""
+    """``message`` is the ordinal of the answer. ``stop`` is the finish reason, where it is not the usual one;
+    tokens are None where nobody said."""
 
     kind: ClassVar[str] = "model.completed"
     step: int
     message: int
-    stop: str = "stop"
+    stop: str = ""
     input: int | None = None
     output: int | None = None
     model: str = ""
@@ -163,15 +163,12 @@ class ModelCompleted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectPlanned:
-    """``call`` is the call's ordinal in the run, ``part`` its place among the calls of the answer ``message``."""
+    """``call`` is the call's ordinal in the run. It is the next call of the answer written with it."""
 
     kind: ClassVar[str] = "effect.planned"
     call: int
     tool: str
     effect: EffectClass
-    message: int
-    part: int
-    reply: int
     ask: str | None = None
 
 

@@ -354,9 +354,11 @@ def event_of(
     match entry:
         case events.ModelCompleted(message=ordinal) if ordinal in bodies:
             data["text"] = bodies[ordinal].text
-        case events.EffectPlanned() if entry.message in bodies:
-            planned = bodies[entry.message].calls[entry.part]
-            data |= {"arguments": values.encode(planned.arguments), "class": entry.effect}
+        case events.EffectPlanned(call=call):
+            effect = state.effects[call]
+            if effect.message in bodies:
+                data["arguments"] = values.encode(bodies[effect.message].calls[effect.part].arguments)
+            data["class"] = entry.effect
         case events.EffectSucceeded() | events.EffectFailed():
             effect = state.effects[entry.call]
             data["tool"] = effect.tool

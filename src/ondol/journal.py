@@ -32,6 +32,16 @@ class Batch:
     entries: tuple[events.Entry, ...]
 
 
+class Shown(NamedTuple):
+    """What a context shows beside the run's own messages; see ``events.ContextBuilt``."""
+
+    clock: int
+    since: int | None
+    zone: str | None
+    history: int
+    definition: str
+
+
 class State(NamedTuple):
     """Where a run stands. ``step`` counts recorded model answers; ``answered`` is the ordinal of a final answer."""
 
@@ -43,12 +53,11 @@ class State(NamedTuple):
     retry_at: int | None = None
     model_error: events.StepFailed | None = None
     context: events.ContextBuilt | None = None  # of the next model call; None: it must be built
-    last_context: events.ContextBuilt | None = None
-    history: int = 0
-    definition: str = ""
+    shown: Shown | None = None  # by the last context
     told: tuple[tuple[str, ...], ...] = ()
     next_message: int = 2  # ordinal 0 is kept for a note before the input, which is 1
     answered: int | None = None
+    last_answer: int = 0
     effects: tuple[Effect, ...] = ()
     asks: Mapping[str, events.AskKind] = MappingProxyType({})  # the open ones
     patches: Mapping[int, Mapping[str, Any]] = MappingProxyType({})  # session state, by call
@@ -81,12 +90,12 @@ def fold(batches: Iterable[Batch], state: State | None = None) -> State:
 def apply(state: State, entry: events.Entry, at: int = 0) -> State:
     """The state after one more entry, which was written at the instant ``at``."""
     match entry:
-        case events.ContextBuilt():
+        case events.ContextBuilt(clock=clock):
+            if clock is not None:
+                shown = Shown(clock, entry.since, entry.zone, entry.history, entry.definition)
+                state = state._replace(shown=shown)
             return state._replace(
                 context=entry,
-                last_context=entry,
-                history=state.history if entry.history is None else entry.history,
-                definition=entry.definition or state.definition,
                 told=state.told + tuple(tuple(t) for t in entry.told),
                 next_message=state.next_message + 1 if entry.note else state.next_message,
                 waited=False,
@@ -98,16 +107,18 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
                 return state._replace(model_error=entry)
             return state._replace(attempt=attempt + 1, retry_at=retry_at)
         case events.ModelCompleted(message=message):
-            return state._replace(step=state.step + 1, attempt=1, retry_at=None, context=None, answered=message,
+            return state._replace(
+                step=state.step + 1, attempt=1, retry_at=None, context=None, answered=message, last_answer=message,
                 next_message=message + 1, last_step_open=True,
             )  # fmt: skip
         case events.EffectPlanned():
+            part = sum(e.message == state.last_answer for e in state.effects)
+            reply = state.last_answer + 1 + part
             planned = Effect(
-                ordinal=entry.call, step=state.step, tool=entry.tool, effect=entry.effect, message=entry.message,
-                part=entry.part, reply=entry.reply, state="asked" if entry.ask else "planned", ask=entry.ask,
+                ordinal=entry.call, step=state.step, tool=entry.tool, effect=entry.effect, message=state.last_answer,
+                part=part, reply=reply, state="asked" if entry.ask else "planned", ask=entry.ask,
             )  # fmt: skip
-            after_reply = max(state.next_message, entry.reply + 1)
-            return state._replace(effects=(*state.effects, planned), answered=None, next_message=after_reply)
+            return state._replace(effects=(*state.effects, planned), answered=None, next_message=reply + 1)
         case events.EffectStarted(call=call, attempt=attempt, deadline=deadline):
             first = state.effects[call].first_started or at
             return _set(state, call, state="started", attempt=attempt, deadline=deadline, first_started=first)

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from ondol.ids import EffectId, effect_id
+from ondol.ids import EffectId, effect_id, idempotency_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,6 @@ class EffectRow:
     effect: str
     call_id: str
     reply: int
-    key: str
     arguments: str
     state: str
     decision: str | None
@@ -83,6 +82,11 @@ class EffectRow:
     @property
     def id(self) -> EffectId:
         return effect_id(self.run, self.ordinal)
+
+    @property
+    def key(self) -> str:
+        """What downstream sees; derived, so it is not stored."""
+        return idempotency_key(self.tenant, self.run, self.ordinal, self.tool)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ before the next is chosen, so that whatever the process was doing when it died, 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,7 @@ from ondol import clock as clocks
 from ondol import context, effects, events, ids, journal, lifecycle, messages, transactions, values
 from ondol.agent import Agent
 from ondol.cancellation import Attempt, CancelToken, sleep_or_cancel
-from ondol.clock import Clock, from_micros, to_micros
+from ondol.clock import Clock, to_micros
 from ondol.errors import (
     CancelRequested,
     ClaimLost,
@@ -184,7 +185,7 @@ class Drive:
         self._ahead = (-1, -1), context.EMPTY_CHAIN
         self._own: list[Message] = []  # as the last request had them, up to the ordinal _own_upto
         self._own_upto = 0
-        self._shown: tuple[tuple[int, int | None, str | None], Message, bytes] | None = None
+        self._told: tuple[journal.Shown, Message, bytes] | None = None
         self._begun: dict[int, effects.Effect] = {}  # started by this process and not yet at an outcome
         self._parsed: dict[int, Mapping[str, Any]] = {}
         self._partial: list[str] = []
@@ -270,7 +271,7 @@ class Drive:
 
     def _seen(self, state: journal.State) -> journal.State:
         """The code changed since the context was recorded: a new one must say so."""
-        if state.context is not None and state.definition != self.served.digest:
+        if state.context is not None and state.shown is not None and state.shown.definition != self.served.digest:
             return journal.without_context(state)
         return state
 
@@ -325,12 +326,12 @@ class Drive:
 
     async def _build_context(self) -> None:
         entries, note = self._next_context(self._seen(self.state), {}, with_note=True)
+        definition = (self.served.digest, self.served.definition) if self.served.digest != self.row.definition else None
+        batch = await self._write(
+            transactions.note_down, self.claim, self._now(), entries, message=note, definition=definition
+        )
         if note is not None:
-            ordinal, body = note
-            batch = await self._write(transactions.note_down, self.claim, self._now(), entries, (ordinal, body))
-            self._keep_message(ordinal, body)
-        else:
-            batch = await self._write(transactions.note_down, self.claim, self._now(), entries)
+            self._keep_message(*note)
         self._record(batch)
 
     def _next_context(
@@ -345,15 +346,11 @@ class Drive:
             ordinal, body, told = note
             bodies = {**bodies, ordinal: body}
             upto = max(upto, ordinal + 1)
-        clock, since = self._shown_clock(state)
+        shown = self._show(state)
         own = self._extend_chain(bodies, extra, upto)
-        digest = context.request_hash(self._system(clock, since, self._zone)[1], self.history.chain, own)
-        built = events.ContextBuilt(
-            step=state.step + 1, clock=clock, since=since, zone=self._zone, upto=upto, hash=digest,
-            history=self.history.until if self.history.until != state.history else None,
-            definition=self.served.digest if self.served.digest != state.definition else None,
-            note=note[0] if note else None, told=told,
-        )  # fmt: skip
+        digest = context.request_hash(self._system(shown)[1], self.history.chain, own)
+        changed = {} if shown == state.shown else shown._asdict()
+        built = events.ContextBuilt(step=state.step + 1, hash=digest, note=note and note[0], told=told, **changed)
         entries: list[events.Entry] = [events.StepCompleted(step=state.step)] if state.last_step_open else []
         entries += [events.StepStarted(step=state.step + 1), built, events.ModelStarted(step=state.step + 1)]
         return entries, note[:2] if note else None
@@ -366,7 +363,7 @@ class Drive:
         if not runs and not rows:
             return None
         body = messages.dumps(messages.runtime_note(context.note(runs, rows)))
-        ordinal = 0 if state.last_context is None else state.next_message
+        ordinal = 0 if state.shown is None else state.next_message
         tell = [["run", r.id] for r, _ in runs] + [["effect", e.id, e.state] for e in rows]
         return ordinal, body, tell
 
@@ -382,26 +379,22 @@ class Drive:
             self._chain, self._chained = chain, upto
         return chain
 
-    def _shown_clock(self, state: journal.State) -> tuple[int, int | None]:
+    def _show(self, state: journal.State) -> journal.Shown:
         """The clock of a run stands still while it works; after a pause it is told both times."""
-        if state.last_context is None:
-            return (self.row.accepted_at, None) if not state.waited else (self._now(), self.row.accepted_at)
+        began, zone = self.row.accepted_at, self.row.zone or self.runner.time_zone
+        show = functools.partial(journal.Shown, history=self.history.until, definition=self.served.digest)
         if state.waited:
-            return self._now(), self.row.accepted_at
-        return state.last_context.clock, state.last_context.since
+            return show(self._now(), began, zone)
+        if state.shown is not None:
+            return show(state.shown.clock, state.shown.since, state.shown.zone)
+        return show(began, None, zone)
 
-    @property
-    def _zone(self) -> str | None:
-        return self.row.zone or self.runner.time_zone
-
-    def _system(self, clock: int, since: int | None, zone: str | None) -> tuple[Message, bytes]:
-        """The system message that shows this clock, and the head of its requests' hashes."""
-        if self._shown is None or self._shown[0] != (clock, since, zone):
-            now = clocks.shown(from_micros(clock), zone)
-            began = None if since is None else clocks.shown(from_micros(since), zone)
-            system = context.system_message(self.served.agent.instructions, now, began)
-            self._shown = (clock, since, zone), system, context.request_head(system, self.served.digest)
-        return self._shown[1:]
+    def _system(self, shown: journal.Shown) -> tuple[Message, bytes]:
+        """The system message of this context, and the head of its requests' hashes."""
+        if self._told is None or self._told[0] != shown:
+            system = context.shown_message(self.served.agent.instructions, shown)
+            self._told = shown, system, context.request_head(system, shown.definition)
+        return self._told[1:]
 
     def _keep_message(self, ordinal: int, body: str, message: Message | None = None) -> None:
         self.bodies[ordinal] = body
@@ -412,11 +405,11 @@ class Drive:
     async def _ask_model(self, after: int) -> None:
         if after and not await sleep_or_cancel(self.clock, (after - self._now()) / 1e6, self.token):
             return
-        built = self.state.context
-        assert built is not None
-        self._own += context.own_messages(self.messages, self._own_upto, built.upto)
-        self._own_upto = built.upto
-        system, _ = self._system(built.clock, built.since, built.zone)
+        upto, shown = self.state.next_message, self.state.shown
+        assert shown is not None
+        self._own += context.own_messages(self.messages, self._own_upto, upto)
+        self._own_upto = upto
+        system, _ = self._system(shown)
         request = ModelRequest(
             messages=(system, *self.history.messages, *self._own),
             tools=tuple(t.spec for t in self.served.tools.values()),
@@ -493,7 +486,7 @@ class Drive:
         body = messages.dumps(message)
         calls = [self._plan(call, i, ordinal, answer) for i, call in enumerate(message.calls)]
         completed = events.ModelCompleted(
-            step=self.state.step + 1, message=ordinal, stop=answer.stop, input=answer.input_tokens,
+            step=self.state.step + 1, message=ordinal, stop=_unusual(answer.stop), input=answer.input_tokens,
             output=answer.output_tokens, model=answer.model,
         )  # fmt: skip
         batch = await self._write(
@@ -502,7 +495,7 @@ class Drive:
         self._keep_message(ordinal, body, message)
         for call in calls:
             if call.refusal is not None:
-                self._keep_message(call.entry.reply, call.refusal)
+                self._keep_message(call.reply, call.refusal)
         self._record(batch)
 
     def _with_unique_ids(self, message: Message) -> Message:
@@ -527,7 +520,6 @@ class Drive:
         """What becomes of one call of an answer: planned, asked, or refused at once."""
         number = len(self.state.effects) + part
         tool = self.served.tools.get(call.name)
-        key = ids.idempotency_key(self.row.tenant, self.row.id, number, call.name)
         encoded = values.encode(call.arguments)
         refusal, why = self._refusal(call, tool, answer)
         if refusal is None:
@@ -535,21 +527,18 @@ class Drive:
             assert isinstance(call.arguments, dict)
             try:
                 self._parsed[number] = parsed = tool.parse(call.arguments)
-                why = tool.needs_approval(lambda: self._context(tool, key, 0), parsed)
+                why = tool.needs_approval(lambda: self._context(tool, number, 0), parsed)
             except InvalidInput as error:
                 refusal = str(error)
         asks = refusal is None and why is not None
         ask = ids.ask_id(self.row.id, str(number)) if asks else None
         expires = tool.approve_expires if tool is not None and asks else None
-        entry = events.EffectPlanned(
-            call=number, tool=call.name, effect=tool.effect if tool else "once", message=message, part=part,
-            reply=message + 1 + part, ask=ask,
-        )  # fmt: skip
+        entry = events.EffectPlanned(call=number, tool=call.name, effect=tool.effect if tool else "once", ask=ask)
         refused = None if refusal is None else messages.tool_result(call.id, call.name, refusal, error=True)
         return PlannedCall(
-            entry=entry, call_id=call.id, key=key, arguments=values.dumps(encoded),
+            entry=entry, reply=message + 1 + part, call_id=call.id, arguments=values.dumps(encoded),
             hash=values.digest(encoded) if asks else "",
-            decision=f"ask: {why}" if asks else "refused" if refusal else "allow",
+            decision=f"ask: {why}" if asks else "refused" if refusal else None,
             question=f"{call.name} wants to run. Approve it?" if asks else "",
             expires_at=None if expires is None else to_micros(self.clock.now() + expires),
             refusal=None if refused is None else messages.dumps(refused), refusal_reason=refusal or "",
@@ -571,7 +560,9 @@ class Drive:
         """Work on one call until it has an outcome, an ask, or something else comes first."""
         todo: effects.Verdict | None = verdict
         try:
-            while todo is not None and not self.token.is_set:
+            while todo is not None:
+                if self.token.is_set and isinstance(todo, effects.Run | effects.Check):
+                    return  # nothing new begins; what is known is written down all the same
                 match todo:
                     case effects.Run(after=after):
                         todo = await self._attempt(call, after)
@@ -610,7 +601,7 @@ class Drive:
         if effect.is_write:
             # Record before calling: after a crash we must know that it may have run.
             effect = await self._write_started(effect, deadline)
-        ctx = self._context(tool, self._key(effect), effect.attempt)
+        ctx = self._context(tool, effect.ordinal, effect.attempt)
         # A crash from here on leaves it started without an outcome: see effects.verdict.
         ending = await self._dispatch(tool, effect, ctx, parsed, deadline)
         return await self._write_outcome(effect, tool, ctx, ending)
@@ -710,7 +701,7 @@ class Drive:
             return None
         effect = self._effect(call)
         tool = self.served.tools[effect.tool]
-        ctx = self._context(tool, self._key(effect), effect.attempt)
+        ctx = self._context(tool, effect.ordinal, effect.attempt)
         try:
             parsed = self._parse(effect, tool)
         except InvalidInput as error:
@@ -780,6 +771,8 @@ class Drive:
     def _context_if_last(self, call: int, entry: events.Entry, reply: int, body: str) -> Sequence[events.Entry]:
         if self._early or self.signalled or self._absorbing or self.draining or self.busy - {call}:
             return ()
+        if self.state.shown is None or self.state.shown.definition != self.served.digest:
+            return ()  # the new definition is written down with the context, in a commit of its own
         after = journal.apply(self.state, entry)
         action = lifecycle.next_action(
             after, self.served.rules, busy=set(), now=self._now(), max_steps=self.served.agent.limits.steps
@@ -813,17 +806,16 @@ class Drive:
         assert isinstance(arguments, dict)
         return arguments
 
-    def _key(self, effect: effects.Effect) -> str:
-        return ids.idempotency_key(self.row.tenant, self.row.id, effect.ordinal, effect.tool)
-
-    def _context(self, tool: Tool[..., Any], key: str, attempt: int) -> Context[Any]:
+    def _context(self, tool: Tool[..., Any], call: int, attempt: int) -> Context[Any]:
         def progress(fraction: float | None, note: str) -> None:
             self._publish("progress", {"tool": tool.name, "fraction": fraction, "note": note})
 
+        key = ids.idempotency_key(self.row.tenant, self.row.id, call, tool.name)
+        state = SessionState({**self.session_state, **values.decode(self.state.patch())})
         return Context(
             deps=self.runner.deps, idempotency_key=key, operation_id=self.row.operation_id, run_id=self.row.id,
             session=self.row.session, user=self.row.user_id or None, tenant=self.row.tenant, attempt=attempt,
-            time_zone=self._zone, state=SessionState({**self.session_state, **values.decode(self.state.patch())}),
+            time_zone=self.row.zone or self.runner.time_zone, state=state,
             cancelled=self.token.for_tools, _now=self.clock.now, _progress=progress,
         )  # fmt: skip
 
@@ -887,6 +879,10 @@ class Drive:
 
 
 _EVIDENCE: set[asyncio.Task[None]] = set()  # the loop keeps only weak references to tasks
+
+
+def _unusual(stop: str) -> str:
+    return "" if stop in ("stop", "tool_calls") else stop
 
 
 async def _guarded(tool: Tool[..., Any], ctx: Context[Any], arguments: Mapping[str, Any]) -> AttemptEnd:

@@ -288,6 +288,8 @@ class Runtime:
     async def _until_rest(self, row: RunRow) -> RunRow:
         """The run's row when it is at rest. Raises what made this process refuse to drive it."""
         engine = self._working
+        if row.state in ("waiting", "parked", "failed"):
+            row = await self._run_row(row.tenant, row.id)  # it may have moved on since it was read
         while row.state not in AT_REST:
             watch = self._streams.watch(row.id)
             try:
@@ -347,28 +349,26 @@ class Runtime:
     async def context(self, run: str, step: int | None = None, *, tenant: str = DEFAULT_TENANT) -> SeenContext:
         """What the model saw at a step (by default the last), built again from what is stored."""
         row, batches = await self._read(transactions.read_journal, tenant, run)
-        state, found, definition, until = journal.State(), None, "", 0
+        state = journal.State()
+        found: tuple[ContextBuilt, journal.Shown, int] | None = None
         for batch in batches:
             for entry in batch.entries:
                 state = journal.apply(state, entry, batch.at)
-                if isinstance(entry, ContextBuilt) and step in (None, entry.step):
-                    found, definition, until = entry, state.definition, state.history
+                if isinstance(entry, ContextBuilt) and step in (None, entry.step) and state.shown is not None:
+                    found = entry, state.shown, state.next_message
         if found is None:
             raise NotFound(f"run {run} has no step {step}" if step else f"run {run} has not asked the model yet")
-        described = await self._read(transactions.get_definition, tenant, definition)
+        built, shown, upto = found
+        described = await self._read(transactions.get_definition, tenant, shown.definition)
         if described is None:
             raise NotFound(f"the definition of run {run} is not stored any more")
-        history = await self._read(transactions.read_history, tenant, row.session, 0, until)
+        history = await self._read(transactions.read_history, tenant, row.session, 0, shown.history)
         own = await self._run_messages(tenant, run)
-        clock = clocks.shown(from_micros(found.clock), found.zone)
-        since = None if found.since is None else clocks.shown(from_micros(found.since), found.zone)
-        described_json = values.loads(described)
-        seen, digest = context.rebuild(
-            described_json, clock, since, [m.body for m in history], own, found.upto, definition
-        )
+        definition = values.loads(described)
+        seen, digest = context.rebuild(definition, shown, [m.body for m in history], own, upto)
         return SeenContext(
-            run=run, step=found.step, messages=seen, definition=values.decode(described_json), hash=found.hash,
-            matches=digest == found.hash,
+            run=run, step=built.step, messages=seen, definition=values.decode(definition), hash=built.hash,
+            matches=digest == built.hash,
         )  # fmt: skip
 
     async def waits_for_driver(self, run: Run) -> str | None:

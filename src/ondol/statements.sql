@@ -199,8 +199,8 @@ INSERT INTO definitions (tenant, digest, body) VALUES (:tenant, :digest, :body) 
 SELECT body FROM definitions WHERE tenant = :tenant AND digest = :digest
 
 -- name: effect.insert
-INSERT INTO effects (tenant, run, session, ordinal, tool, effect, call_id, reply, key, arguments, state, decision)
-VALUES (:tenant, :run, :session, :ordinal, :tool, :effect, :call_id, :reply, :key, :arguments, :state, :decision)
+INSERT INTO effects (tenant, run, session, ordinal, tool, effect, call_id, reply, arguments, state, decision)
+VALUES (:tenant, :run, :session, :ordinal, :tool, :effect, :call_id, :reply, :arguments, :state, :decision)
 
 -- name: effect.start
 UPDATE effects SET state = 'started', attempt = :attempt, deadline = :deadline, started_at = coalesce(started_at, :at)

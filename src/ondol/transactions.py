@@ -312,11 +312,27 @@ def _checked(run: str, ordinal: int, body: str, stored_sum: int) -> str:
 # --- T2 context, and small entries of the holder ----------------------------------------------------------------
 
 
-def note_down(claim: Claim, at: int, entries: Sequence[events.Entry], *bodies: tuple[int, str]) -> Tx[journal.Batch]:
-    """T2, and a failed model attempt: entries of the holder that change nothing else. ``bodies`` are messages."""
+def note_down(
+    claim: Claim,
+    at: int,
+    entries: Sequence[events.Entry],
+    *,
+    message: tuple[int, str] | None = None,
+    definition: tuple[str, str] | None = None,
+) -> Tx[journal.Batch]:
+    """T2, and a failed model attempt: entries of the holder that change nothing else.
+
+    ``message`` is a note's ordinal and body, ``definition`` the digest and body of an agent that changed meanwhile.
+    """
     (held,) = yield [_hold(claim, len(entries), at)]
     append, batch = _append(claim.tenant, claim.run, claim.fence, _held(held, claim), at, entries)
-    yield [append, *(_message(claim.tenant, claim.run, o, body) for o, body in bodies)]
+    writes = [append]
+    if message is not None:
+        writes.append(_message(claim.tenant, claim.run, *message))
+    if definition is not None:
+        digest, body = definition
+        writes.append(("definition.insert", {"tenant": claim.tenant, "digest": digest, "body": body}))
+    yield writes
     return batch
 
 
@@ -328,10 +344,10 @@ class PlannedCall:
     """One call of an answer. ``refusal`` is the stored result of a call that is refused at once."""
 
     entry: events.EffectPlanned
+    reply: int
     call_id: str
-    key: str
     arguments: str
-    decision: str
+    decision: str | None
     hash: str = ""
     question: str = ""
     expires_at: int | None = None
@@ -357,12 +373,12 @@ def answer(
         entries.append(planned)
         writes.append(("effect.insert", {
             "tenant": claim.tenant, "run": claim.run, "session": claim.session, "ordinal": planned.call,
-            "tool": planned.tool, "effect": planned.effect, "call_id": call.call_id, "reply": planned.reply,
-            "key": call.key, "arguments": call.arguments, "state": state, "decision": call.decision,
+            "tool": planned.tool, "effect": planned.effect, "call_id": call.call_id, "reply": call.reply,
+            "arguments": call.arguments, "state": state, "decision": call.decision,
         }))  # fmt: skip
         if call.refusal is not None:
             entries.append(events.EffectFailed(call=planned.call, reason=call.refusal_reason))
-            writes.append(_message(claim.tenant, claim.run, planned.reply, call.refusal))
+            writes.append(_message(claim.tenant, claim.run, call.reply, call.refusal))
         if planned.ask:
             entries.append(events.AskOpened(ask=planned.ask, ask_kind="approval", call=planned.call))
             writes.append(_ask(

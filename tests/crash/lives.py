@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -77,9 +76,8 @@ class MortalStore:
         return getattr(self.store, name)
 
 
-@dataclass(frozen=True)
 class Death:
-    """The fault: the process stops where it is passed."""
+    """The fault: the process that passes it stops there. One that is given to several lives ends the one it meets."""
 
     store: MortalStore
 
@@ -97,8 +95,9 @@ class Life:
         async with Life(file, agent, dies_at="answer.before") as life:
             await life.ends(life.rt.run(agent, "hi"))
 
-    ``dies_at`` names a point of the plan, passed for the ``nth`` time. Without a death the block ends with a clean
-    shutdown. A process can die while it opens: then the block begins with a dead one.
+    ``dies_at`` names a point of the plan, passed for the ``nth`` time; a plan that has a ``death`` in it brings that.
+    Without a death the block ends with a clean shutdown. A process can die while it opens: then the block begins with
+    a dead one.
     """
 
     def __init__(
@@ -108,13 +107,16 @@ class Life:
         dies_at: str | None = None,
         nth: int = 1,
         plan: FaultPlan | None = None,
+        death: Death | None = None,
         **options: Any,
     ) -> None:
         self.plan = plan or FaultPlan()
         self._file = SqliteStore(file)
         self.store = MortalStore(self._file)
+        death = death or Death()
+        death.store = self.store
         if dies_at is not None:
-            self.plan.at(dies_at, nth=nth, fault=Death(self.store))
+            self.plan.at(dies_at, nth=nth, fault=death)
         self.rt = Runtime(FaultyStore(self.store, self.plan), agents=agents, **options)
         self._others: set[asyncio.Task[Any]] = set()
 

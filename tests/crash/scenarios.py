@@ -51,11 +51,13 @@ class World:
         finally:
             os.close(descriptor)
 
-    def noted(self, event: str) -> list[dict[str, Any]]:
-        if not self.log.exists():
-            return []
-        lines = [json.loads(line) for line in self.log.read_text().splitlines()]
-        return [line for line in lines if line["event"] == event]
+    @property
+    def noted(self) -> list[dict[str, Any]]:
+        """Every line, in order."""
+        return [json.loads(line) for line in self.log.read_text().splitlines()] if self.log.exists() else []
+
+    def events(self, event: str) -> list[dict[str, Any]]:
+        return [line for line in self.noted if line["event"] == event]
 
 
 # --- tools ------------------------------------------------------------------------------------------------------
@@ -237,11 +239,11 @@ async def second_life(rt: Runtime, world: World) -> None:
     run = await send(rt, world, *FIRST)
     await outcome(world, run)
     for ask in await run.asks():
-        await settle(world, ask)
+        await settle(rt, world, ask)
     await outcome(world, run)
 
 
-async def settle(world: World, ask: Ask) -> None:
+async def settle(rt: Runtime, world: World, ask: Ask) -> None:
     """A person answers: yes to an approval, and what the ledger says about an effect that may have happened."""
     if ask.kind == "approval":
         await ask.approve(by="lee")
@@ -249,7 +251,7 @@ async def settle(world: World, ask: Ask) -> None:
         return
     assert ask.kind == "unknown_effect", ask
     assert ask.effect is not None
-    effect = await ask._rt.get_effect(ask.effect)
+    effect = await rt.get_effect(ask.effect)
     if find(world.url, effect.key):
         await ask.happened(f"{effect.tool} done", "it is in the ledger", by="lee")
     else:
@@ -266,10 +268,10 @@ async def take_up(rt: Runtime, world: World, scenario: Scenario) -> Run:
         await cancel_in_flight(world, run)
     while await outcome(world, run) == "waiting":
         for ask in await run.asks():
-            await settle(world, ask)
+            await settle(rt, world, ask)
     await run.refresh()
     for ask in await run.asks():  # about what a run that has ended may have done
-        await settle(world, ask)
+        await settle(rt, world, ask)
     again = await send(rt, world, *FIRST)
     assert again.id == run.id
     await outcome(world, again)

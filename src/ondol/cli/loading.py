@@ -71,7 +71,7 @@ def _app(agent: Agent, runtime: Runtime | None) -> App:
         return App(agent=agent, agents=[agent])
     others = [a for a in runtime.agents.values() if a.name != agent.name]
     return App(
-        agent=agent, agents=[agent, *others], store=runtime.store, deps=runtime.deps, time_zone=runtime.time_zone,
+        agent=agent, agents=[agent, *others], store=runtime._store, deps=runtime.deps, time_zone=runtime.time_zone,
         clock=runtime.clock,
     )  # fmt: skip
 
@@ -120,11 +120,12 @@ def _file(path: Path) -> ModuleType:
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    name = path.stem if path.stem not in sys.modules else f"app_{path.stem}"  # a file may be named like a library
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # type hints of its tools are looked up there
+    sys.modules[name] = module  # type hints of its tools are looked up there
     spec.loader.exec_module(module)
     return module
 

@@ -8,11 +8,12 @@ import shlex
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Literal, ParamSpec, TypeAlias
 
 import typer
+import typer.core
 
 from ondol.cli import codes
 from ondol.cli.output import Output, say_error
@@ -20,6 +21,7 @@ from ondol.errors import InvalidInput, OndolError
 
 if TYPE_CHECKING:
     from ondol.runtime import Runtime
+    from ondol.store import Store
 
 P = ParamSpec("P")
 Format: TypeAlias = Literal["table", "json", "jsonl", "ids"]
@@ -54,6 +56,7 @@ class Cli:
     def __init__(self, options: Options, environment: str | None) -> None:
         self.options = options
         self.named_db = options.db or environment or None
+        self._shown_db = options.db  # in commands that are shown; not what the environment says anyway
         self.out = Output(options.format or "table", no_color=options.no_color)
         self.code = codes.OK
 
@@ -68,9 +71,15 @@ class Cli:
             raise InvalidInput(f"{self.url!r} names no store: say --db sqlite:///FILE")
         return Path(self.url.removeprefix("sqlite:///"))
 
+    def works_on(self, store: Store) -> None:
+        """The app named a store of its own: commands that are shown name it too."""
+        path = getattr(store, "path", None)
+        if self.named_db is None and isinstance(path, Path) and path != self.path.absolute():
+            self.named_db = self._shown_db = f"sqlite:///{path}"
+
     def command(self, *words: str) -> str:
         """A command that works on the same store, to be shown and copied."""
-        db = ["--db", self.options.db] if self.options.db else []
+        db = ["--db", self._shown_db] if self._shown_db else []
         return shlex.join(["ondol", *db, *words])
 
     @asynccontextmanager
@@ -161,4 +170,4 @@ def verb(app: typer.Typer, name: str) -> Callable[[Verb[P]], Verb[P]]:
     return register
 
 
-__all__ = ["By", "Cli", "Format", "Id", "Ids", "Limit", "Noun", "Options", "given", "noun", "replace", "verb"]
+__all__ = ["By", "Cli", "Format", "Id", "Ids", "Limit", "Noun", "Options", "given", "noun", "verb"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import hashlib
 import logging
 import os
@@ -21,7 +22,7 @@ import apsw
 
 from ondol import journal, lifecycle, transactions
 from ondol.clock import SystemClock, to_micros
-from ondol.errors import OndolError, StoreBusy, StoreCorrupt, StoreError, StoreFull, StoreTooNew
+from ondol.errors import StoreBusy, StoreCorrupt, StoreError, StoreFull, StoreTooNew
 from ondol.records import RunRow, columns
 from ondol.stores import sqlite
 from ondol.stores.migrations import migrations
@@ -66,7 +67,7 @@ def _check(path: Path, alone: bool) -> list[str]:
             connection.set_busy_timeout(sqlite.BUSY_TIMEOUT)
             connection.execute("BEGIN")
             for problem in _problems(connection, path):
-                problems.append(problem)  # noqa: PERF402 - what was found stays when the next page cannot be read
+                problems.append(problem)  # one by one: what was found stays when the next page cannot be read
             connection.execute("ROLLBACK")
             problems += _blob_problems(connection, path)
     except apsw.Error as error:
@@ -95,13 +96,13 @@ def _problems(connection: apsw.Connection, path: Path) -> Iterator[str]:
             yield f"{path}: {name} is {'not as it was made' if name in there else 'missing'}: {_RESTORE}"
     for table, _, parent, _ in connection.execute("PRAGMA foreign_key_check"):
         yield f"{path}: a row of {table} belongs to a row of {parent} that is not there: {_RESTORE}"
-    for row in connection.execute(f"SELECT {columns(RunRow)} FROM runs"):
+    for row in _rows(connection, f"SELECT {columns(RunRow)} FROM runs"):
         yield from _run_problems(connection, RunRow(*row))
 
 
 def _schema(connection: apsw.Connection) -> dict[str, tuple[Any, ...]]:
-    rows = connection.execute("SELECT type || ' ' || name, tbl_name, sql FROM sqlite_schema").fetchall()
-    return {row[0]: row[1:] for row in rows}
+    rows = _rows(connection, "SELECT type || ' ' || name, tbl_name, sql FROM sqlite_schema")
+    return {name: tuple(made) for name, *made in rows}
 
 
 def _fresh_schema() -> dict[str, tuple[Any, ...]]:
@@ -115,8 +116,8 @@ def _run_problems(connection: apsw.Connection, run: RunRow) -> Iterator[str]:
     """Checksums and sequence of its entries and messages, and whether journal and rows say the same."""
     key = (run.tenant, run.id)
     ordinals = set()
-    for ordinal, body, total in connection.execute(
-        "SELECT ordinal, body, sum FROM messages WHERE tenant = ? AND run = ?", key
+    for ordinal, body, total in _rows(
+        connection, "SELECT ordinal, body, sum FROM messages WHERE tenant = ? AND run = ?", key
     ):
         ordinals.add(ordinal)
         try:
@@ -126,8 +127,8 @@ def _run_problems(connection: apsw.Connection, run: RunRow) -> Iterator[str]:
 
     batches: list[journal.Batch] = []
     following, whole = 1, True
-    for n, *stored in connection.execute(
-        "SELECT n, seq, fence, at, v, body, sum FROM entries WHERE tenant = ? AND run = ? ORDER BY seq", key
+    for n, *stored in _rows(
+        connection, "SELECT n, seq, fence, at, v, body, sum FROM entries WHERE tenant = ? AND run = ? ORDER BY seq", key
     ):
         seq = stored[0]
         if seq != following:
@@ -166,7 +167,7 @@ def _contradictions(
     needed = {1, *(e.message for e in state.effects), *([state.answered] if state.answered is not None else [])}
     for ordinal in sorted(needed - ordinals):
         yield f"run {run.id}: message {ordinal} is missing: {_RESTORE}"
-    rows = connection.execute("SELECT ordinal, state, attempt FROM effects WHERE tenant = ? AND run = ?", key)
+    rows = _rows(connection, "SELECT ordinal, state, attempt FROM effects WHERE tenant = ? AND run = ?", key)
     stored = {ordinal: rest for ordinal, *rest in rows}
     for effect in state.effects:
         row = stored.pop(effect.ordinal, None)
@@ -180,15 +181,16 @@ def _contradictions(
         yield f"run {run.id}: call {ordinal} is not in its journal: {_RESTORE}"
     if run.unread:
         return  # a decision about a held run is not in its journal yet
-    asks = connection.execute("SELECT id FROM asks WHERE tenant = ? AND run = ? AND state = 'open'", key)
+    asks = _rows(connection, "SELECT id FROM asks WHERE tenant = ? AND run = ? AND state = 'open'", key)
     for ask in sorted({id for (id,) in asks} ^ set(state.asks)):
         where = "its journal" if ask in state.asks else "the list of asks"
         yield f"run {run.id}: ask {ask} is open only in {where}: {_RESTORE}"
 
 
 def _blob_problems(connection: apsw.Connection, path: Path) -> Iterator[str]:
-    known = connection.execute("SELECT tenant, digest FROM blobs").fetchall() if _has_blobs(connection) else []
-    for tenant, digest in known:
+    if "table blobs" not in _schema(connection):
+        return
+    for tenant, digest in list(_rows(connection, "SELECT tenant, digest FROM blobs")):
         try:
             _read_blob(path, tenant, digest)
         except StoreError as error:
@@ -197,8 +199,8 @@ def _blob_problems(connection: apsw.Connection, path: Path) -> Iterator[str]:
                 yield str(error)
 
 
-def _has_blobs(connection: apsw.Connection) -> bool:
-    return bool(connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'blobs'").get)
+def _rows(connection: apsw.Connection, text: str, values: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    return connection.execute(text, values)
 
 
 # --- backup -----------------------------------------------------------------------------------------------------
@@ -272,14 +274,10 @@ def _begin_generation(connection: apsw.Connection, at: int) -> None:
     connection.execute(STATEMENTS["meta.set"], {"key": GENERATION, "value": str(generation)})
     connection.execute("UPDATE runs SET fence = fence + 1")
     states = ", ".join(f"'{state}'" for state in lifecycle.UNFINISHED)
-    unfinished = connection.execute(f"SELECT tenant, id FROM runs WHERE state IN ({states}) ORDER BY tenant, id")
-    for tenant, run in unfinished.fetchall():
-        _park(connection, tenant, run, at)
+    unfinished = _rows(connection, f"SELECT tenant, id FROM runs WHERE state IN ({states}) ORDER BY tenant, id")
+    for tenant, run in list(unfinished):
+        sqlite._run(connection, functools.partial(transactions.park_restored, tenant, run, at))
     connection.execute("COMMIT")
-
-
-def _park(connection: apsw.Connection, tenant: str, run: str, at: int) -> None:
-    sqlite._run(connection, lambda: transactions.park_restored(tenant, run, at))
 
 
 # --- migrate ----------------------------------------------------------------------------------------------------
@@ -321,15 +319,16 @@ def _reading(path: Path) -> Iterator[apsw.Connection]:
             raise StoreTooNew(f"{path} has schema {version}, this version of Ondol knows {known}: upgrade Ondol")
         if not version:
             raise StoreCorrupt(f"{path} holds no store of Ondol: name another file")
-        yield connection
+        try:
+            yield connection
+        except (apsw.CorruptError, apsw.NotADBError) as error:  # of this file, not of the one that is written
+            raise sqlite._translated(error, path) from error
 
 
-def _copy_blobs(
-    connection: apsw.Connection, source: Path, target: Path, *, damaged_ok: bool = True
-) -> list[str]:
+def _copy_blobs(connection: apsw.Connection, source: Path, target: Path, *, damaged_ok: bool = True) -> list[str]:
     """Copy the blobs that the connection's store knows and ``target`` lacks; returns why some could not be."""
     missing = []
-    for tenant, digest in connection.execute("SELECT tenant, digest FROM blobs").fetchall():
+    for tenant, digest in list(_rows(connection, "SELECT tenant, digest FROM blobs")):
         copy = SqliteStore(target)._blob(tenant, digest)
         if copy.exists():
             continue
@@ -406,7 +405,8 @@ def _translated(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in _NO_SPACE:
             raise StoreFull(f"no space left for {path}: free some, then try again") from error
-        raise StoreError(f"{error.filename or path} ({error.strerror}): look at the folder and its permissions") from error
+        at = error.filename or path
+        raise StoreError(f"{at} cannot be used ({error.strerror}): look at the folder and its permissions") from error
 
 
-__all__ = ["FILE", "GENERATION", "OndolError", "backup", "check", "migrate", "restore"]
+__all__ = ["FILE", "GENERATION", "backup", "check", "migrate", "restore"]

@@ -117,10 +117,9 @@ CREATE TABLE effects (
   effect TEXT NOT NULL,
   call_id TEXT NOT NULL,
   reply INTEGER NOT NULL,             -- ordinal of its result among the run's messages
-  key TEXT NOT NULL,
   arguments TEXT NOT NULL,
   state TEXT NOT NULL,
-  decision TEXT,                      -- why it was allowed, asked or refused
+  decision TEXT,                      -- why it was asked or refused
   attempt INTEGER NOT NULL DEFAULT 0,
   deadline INTEGER,
   started_at INTEGER,

@@ -1,0 +1,151 @@
+"""``ondol asks``: what waits for a person, with its exact arguments, and how it is decided."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, Literal
+
+import typer
+
+from ondol import values
+from ondol.cli import codes
+from ondol.cli.bodies import ask_body
+from ondol.cli.lines import deciding
+from ondol.cli.output import Column, called, when
+from ondol.cli.runs import say_who_drives
+from ondol.cli.surface import By, Cli, Ids, Limit, noun, verb
+from ondol.errors import InvalidInput, OndolError
+from ondol.handles import Ask
+
+app = noun("What waits for a person.")
+
+Reason = Annotated[str, typer.Option("--reason", metavar="WHY", help="Told to the model, and kept.")]
+
+_COLUMNS: list[Column[Ask]] = [
+    Column("ID", lambda a: a.id),
+    Column("KIND", lambda a: a.kind),
+    Column("STATE", lambda a: a.state if a.decision is None else f"{a.state}: {a.decision}"),
+    Column("WHAT", lambda a: called(a.tool, a.arguments) if a.tool else a.question),
+    Column("RUN", lambda a: a.run),
+    Column("OPENED", lambda a: when(a.opened_at, None)),
+]
+
+
+@verb(app, "ls")
+async def ls(
+    cli: Cli,
+    run: Annotated[str | None, typer.Option("--run", metavar="RUN", help="Only of this run.")] = None,
+    session: Annotated[str | None, typer.Option("--session", metavar="S", help="Only of this session.")] = None,
+    user: Annotated[str | None, typer.Option("--user", metavar="U", help="Only of this user.")] = None,
+    all: Annotated[bool, typer.Option("--all", help="The decided ones too.")] = False,
+    limit: Limit = 100,
+) -> None:
+    """List what is open, the oldest first."""
+    found: list[Ask] = []
+    try:
+        async with cli.runtime() as rt:
+            found = await rt.asks(run=run, session=session, user=user, state=None if all else "open", limit=limit)
+    except codes.NoDatabase:
+        pass
+    empty = f"nothing waits for a person in {cli.url}: '{cli.command('run', 'APP:AGENT', 'TEXT')}' starts what may ask"
+    cli.out.listing(found, _COLUMNS, id=lambda a: a.id, body=ask_body, empty=empty)
+
+
+@verb(app, "show")
+async def show(cli: Cli, id: Ids) -> None:
+    """Show asks in full, and the commands that decide them."""
+    shown = []
+    async with cli.runtime() as rt:
+        for one in cli.each(id):
+            try:
+                ask = await rt.get_ask(one)
+                zone = (await rt.get_run(ask.run)).time_zone
+            except OndolError as error:
+                cli.failed(error)
+                continue
+            shown.append((ask.id, ask_body(ask)))
+            if cli.out.format == "table":
+                _print(cli, ask, zone)
+    if cli.out.format != "table":
+        cli.out.bodies(shown, one=True)
+
+
+def _print(cli: Cli, ask: Ask, zone: str | None) -> None:
+    cli.out.fields([
+        ("ask", ask.id), ("kind", ask.kind), ("state", ask.state), ("question", ask.question),
+        ("call", called(ask.tool, ask.arguments) if ask.tool else None), ("hash", ask.arguments_hash or None),
+        ("effect", ask.effect), ("run", ask.run), ("session", ask.session), ("user", ask.user),
+        ("opened", when(ask.opened_at, zone)), ("expires", when(ask.expires_at, zone) if ask.expires_at else None),
+        ("decision", ask.decision), ("by", ask.decided_by), ("door", ask.door),
+        ("decided", when(ask.decided_at, zone) if ask.decided_at else None),
+    ])  # fmt: skip
+    if ask.state == "open":
+        cli.out.line()
+        for command in deciding(cli, ask):
+            cli.out.line(f"  {command}")
+
+
+@verb(app, "approve")
+async def approve(
+    cli: Cli,
+    id: Ids,
+    by: By = None,
+    arguments: Annotated[
+        str | None, typer.Option("--arguments", metavar="JSON", help="Run it with these instead, given in full.")
+    ] = None,
+) -> None:
+    """Let a call run, with exactly the arguments that 'asks show' prints."""
+    replaced = None if arguments is None else parse_object("--arguments", arguments)
+    await _decide(cli, id, lambda ask: ask.approve(by=by, arguments=replaced))
+
+
+@verb(app, "deny")
+async def deny(cli: Cli, id: Ids, by: By = None, reason: Reason = "") -> None:
+    """Refuse a call: the model is told so, and the run goes on."""
+    await _decide(cli, id, lambda ask: ask.deny(by=by, reason=reason))
+
+
+@verb(app, "answer")
+async def answer(
+    cli: Cli,
+    id: Ids,
+    word: Annotated[Literal["resume", "fail"], typer.Argument(metavar="resume|fail", help="What becomes of the run.")],
+    by: By = None,
+    reason: Reason = "",
+) -> None:
+    """Answer a parked run: it goes on, or it ends."""
+    await _decide(cli, id, lambda ask: ask.answer(word, by=by, reason=reason))
+
+
+async def _decide(cli: Cli, ids: list[str], decide: Callable[[Ask], Awaitable[Ask]]) -> None:
+    decided = []
+    async with cli.runtime(acts=True) as rt:
+        for one in cli.each(ids):
+            try:
+                ask = await decide(await rt.get_ask(one))
+                run = await rt.get_run(ask.run)
+            except OndolError as error:
+                cli.failed(error)
+                continue
+            decided.append((ask.id, ask_body(ask)))
+            if cli.out.format == "table":
+                cli.out.line(f"{ask.id}: {ask.decision} by {ask.decided_by}. Run {run.id} is {run.status}")
+                await say_who_drives(cli, rt, run)
+    if cli.out.format != "table":
+        cli.out.bodies(decided, one=True)
+
+
+def parse_json(option: str, given: str) -> Any:
+    """What somebody typed as JSON, with the tags of stored values understood. Raises InvalidInput."""
+    try:
+        return values.decode(json.loads(given))
+    except ValueError as error:
+        raise InvalidInput(f"{option} is not JSON ({error}): quote it as in '{{\"amount\": \"30\"}}'") from error
+
+
+def parse_object(option: str, given: str) -> dict[str, Any]:
+    parsed = parse_json(option, given)
+    if not isinstance(parsed, dict):
+        raise InvalidInput(f"{option} must be a JSON object, as in '{{\"amount\": \"30\"}}'")
+    return parsed

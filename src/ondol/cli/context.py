@@ -1,0 +1,68 @@
+"""``ondol context``: what did the model see?"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from ondol import values
+from ondol.cli.output import called, exact, safe
+from ondol.cli.surface import Cli, verb
+from ondol.messages import Attachment, Message, Reasoning, Text, ToolCall, ToolResponse, dumps
+
+
+def add_to(app: typer.Typer) -> None:
+    verb(app, "context")(context)
+
+
+async def context(
+    cli: Cli,
+    run: Annotated[str, typer.Argument(metavar="RUN")],
+    step: Annotated[int | None, typer.Option("--step", metavar="N", min=1, help="The last one unless given.")] = None,
+) -> None:
+    """Show what the model saw at a step of a run, built again from what is stored."""
+    async with cli.runtime() as rt:
+        seen = await rt.context(run, step)
+    if cli.out.format != "table":
+        body = {
+            "run": seen.run, "step": seen.step, "hash": seen.hash, "matches": seen.matches,
+            "definition": values.encode(seen.definition), "messages": [message_body(m) for m in seen.messages],
+        }  # fmt: skip
+        cli.out.bodies([(seen.run, body)], one=True)
+        return
+    proof = "as recorded" if seen.matches else "DIFFERENT FROM WHAT WAS RECORDED: do not rely on it"
+    tools = [tool["name"] for tool in seen.definition.get("tools", [])]
+    cli.out.fields([
+        ("run", seen.run), ("step", seen.step), ("hash", f"{seen.hash} ({proof})"),
+        ("model", seen.definition.get("model")), ("tools", ", ".join(tools) or None),
+    ])  # fmt: skip
+    for message in seen.messages:
+        print_message(cli, message)
+
+
+def message_body(message: Message) -> dict[str, Any]:
+    """A message as it is stored."""
+    body: dict[str, Any] = values.loads(dumps(message))
+    return body
+
+
+def print_message(cli: Cli, message: Message, mark: str = "") -> None:
+    cli.out.line()
+    cli.out.title(mark + message.role + (" (by the runtime)" if message.origin == "runtime" else ""))
+    for part in message.parts:
+        match part:
+            case Text(text=said):
+                shown = safe(said, keep="\n\t")
+            case Reasoning(text=said):
+                shown = f"(reasoning) {safe(said, keep=chr(10))}"
+            case ToolCall():
+                shown = f"calls {called(part.name, part.arguments)}"
+            case ToolResponse():
+                shown = f"{safe(part.name)} {'refused or failed' if part.error else 'returned'}: {exact(values.decode(part.response))}"
+            case Attachment():
+                shown = f"attachment {safe(part.name)} ({part.media_type}, {part.size} bytes)"
+            case _:
+                shown = exact(part.raw)
+        for line in shown.split("\n"):
+            cli.out.line(f"  {line}")

@@ -1,0 +1,139 @@
+"""``ondol effects``: the ledger of tool calls, and the word that settles an unknown one."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ondol.cli import codes
+from ondol.cli.asks import parse_json
+from ondol.cli.bodies import effect_body
+from ondol.cli.lines import deciding
+from ondol.cli.output import Column, called, when
+from ondol.cli.runs import say_who_drives
+from ondol.cli.surface import By, Cli, Ids, Limit, noun, verb
+from ondol.errors import InvalidInput, NotFound, OndolError
+from ondol.handles import Ask, Effect
+from ondol.runtime import Runtime
+
+app = noun("What tools did, and what may have happened.")
+
+_COLUMNS: list[Column[Effect]] = [
+    Column("ID", lambda e: e.id),
+    Column("CALL", lambda e: called(e.tool, e.arguments)),
+    Column("CLASS", lambda e: e.effect),
+    Column("STATE", lambda e: e.state),
+    Column("ATTEMPT", lambda e: e.attempt),
+    Column("SESSION", lambda e: e.session),
+]
+
+
+@verb(app, "ls")
+async def ls(
+    cli: Cli,
+    run: Annotated[str | None, typer.Option("--run", metavar="RUN", help="Only of this run.")] = None,
+    session: Annotated[str | None, typer.Option("--session", metavar="S", help="Only of this session.")] = None,
+    state: Annotated[
+        str | None, typer.Option("--state", metavar="STATE", help="unknown, started, succeeded, failed, …")
+    ] = None,
+    limit: Limit = 100,
+) -> None:
+    """List effects, those of the newest runs first."""
+    found: list[Effect] = []
+    try:
+        async with cli.runtime() as rt:
+            found = await rt.effects(run=run, session=session, state=state, limit=limit)
+    except codes.NoDatabase:
+        pass
+    empty = f"no such effects in {cli.url}: '{cli.command('run', 'APP:AGENT', 'TEXT')}' starts a run, its tools make them"
+    cli.out.listing(found, _COLUMNS, id=lambda e: e.id, body=effect_body, empty=empty)
+
+
+@verb(app, "show")
+async def show(cli: Cli, id: Ids) -> None:
+    """Show effects in full; for an unknown one, how to settle it."""
+    shown = []
+    async with cli.runtime() as rt:
+        for one in cli.each(id):
+            try:
+                effect = await rt.get_effect(one)
+                zone = (await rt.get_run(effect.run)).time_zone
+            except OndolError as error:
+                cli.failed(error)
+                continue
+            shown.append((effect.id, effect_body(effect)))
+            if cli.out.format == "table":
+                await _print(cli, rt, effect, zone)
+    if cli.out.format != "table":
+        cli.out.bodies(shown, one=True)
+
+
+async def _print(cli: Cli, rt: Runtime, effect: Effect, zone: str | None) -> None:
+    cli.out.fields([
+        ("effect", effect.id), ("call", called(effect.tool, effect.arguments)), ("class", effect.effect),
+        ("state", effect.state), ("attempt", effect.attempt), ("why", effect.reason), ("permission", effect.decision),
+        ("key", effect.key), ("run", effect.run), ("session", effect.session),
+        ("started", when(effect.started_at, zone) if effect.started_at else None),
+        ("deadline", when(effect.deadline, zone) if effect.deadline else None),
+        ("ended", when(effect.ended_at, zone) if effect.ended_at else None), ("came late", effect.evidence),
+    ])  # fmt: skip
+    if effect.state == "unknown":
+        cli.out.line()
+        for command in deciding(cli, await rt.unknown_ask(effect.id)):
+            cli.out.line(f"  {command}")
+
+
+@verb(app, "resolve")
+async def resolve(
+    cli: Cli,
+    id: Ids,
+    happened: Annotated[bool, typer.Option("--happened", help="It did happen.")] = False,
+    not_happened: Annotated[bool, typer.Option("--not-happened", help="It did not: the next attempt runs.")] = False,
+    give_up: Annotated[bool, typer.Option("--give-up", help="Nobody will find out: the run fails.")] = False,
+    result: Annotated[
+        str | None, typer.Option("--result", metavar="JSON", help="With --happened: what the model is told.")
+    ] = None,
+    evidence: Annotated[str, typer.Option("--evidence", metavar="TEXT", help="How you know.")] = "",
+    by: By = None,
+) -> None:
+    """Settle unknown effects, by the word of somebody who looked."""
+    if happened + not_happened + give_up != 1:
+        raise InvalidInput("say one of --happened, --not-happened and --give-up")
+    if result is not None and not happened:
+        raise InvalidInput("--result goes with --happened: it is what the model is told")
+    said = None if result is None else parse_json("--result", result)
+    settled = []
+    async with cli.runtime(acts=True) as rt:
+        for one in cli.each(id):
+            try:
+                ask = await _ask_about(rt, one)
+                if happened:
+                    await ask.happened(said, evidence, by=by)
+                elif not_happened:
+                    await ask.not_happened(evidence, by=by)
+                else:
+                    await ask.give_up(evidence, by=by)
+                effect, run = await rt.get_effect(one), await rt.get_run(ask.run)
+            except OndolError as error:
+                cli.failed(error)
+                continue
+            settled.append((effect.id, effect_body(effect)))
+            if cli.out.format == "table":
+                cli.out.line(f"{effect.id} {effect.tool}: {effect.state}. Run {run.id} is {run.status}")
+                await say_who_drives(cli, rt, run)
+    if cli.out.format != "table":
+        cli.out.bodies(settled, one=True)
+
+
+async def _ask_about(rt: Runtime, effect: str) -> Ask:
+    """The open ask about an unknown effect, else the one that settled it: the same word again is no error."""
+    try:
+        return await rt.unknown_ask(effect)
+    except NotFound:
+        found = await rt.get_effect(effect)
+        asks = await rt.asks(run=found.run, state=None)
+        about = [a for a in asks if a.effect == effect and a.kind == "unknown_effect"]
+        if not about:
+            raise
+        return about[-1]

@@ -1,0 +1,164 @@
+"""How does a command stay with a run until it comes to rest, or until it is clear that nobody drives it?"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TypeAlias
+
+from ondol.cli import codes
+from ondol.cli.lines import of_effect, say_asks
+from ondol.cli.output import say
+from ondol.cli.surface import Cli
+from ondol.errors import OndolError, RunWaiting
+from ondol.events import Event
+from ondol.handles import Ask, Run
+from ondol.runtime import Runtime
+
+_LOOK = 0.25  # seconds between looks at a run that is queued
+_PATIENCE = 2.5  # seconds for a driver to take up a queued run; one that looked in passing is gone by then
+_LAST_EVENTS = 5.0  # seconds for a watcher to read what was written before the run came to rest
+
+
+@dataclass(frozen=True, slots=True)
+class AtRest:
+    """It ended, waits or is parked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """It is queued behind a run that waits for a person."""
+
+    run: Run
+
+
+@dataclass(frozen=True, slots=True)
+class NoDriver:
+    """It is queued, and no process that runs has its agent (or that of the run before it)."""
+
+    why: str
+
+
+Standing: TypeAlias = AtRest | Behind | NoDriver
+
+
+async def follow(rt: Runtime, run: Run, show: Callable[[Event], None] | None, after: str | None = None) -> Standing:
+    """Stay until the run stands somewhere. ``show`` gets its events; leaving never cancels the run."""
+    watching = None if show is None else asyncio.create_task(_watch(run, show, after))
+    resting = asyncio.create_task(_rest(run))
+    loop = asyncio.get_running_loop()
+    alone_since: float | None = None
+    try:
+        while not (await asyncio.wait({resting}, timeout=_LOOK))[0]:
+            standing = await _queued(rt, await rt.get_run(run.id))
+            if isinstance(standing, Behind):
+                return standing
+            alone_since = None if standing is None else alone_since or loop.time()
+            if standing is not None and alone_since is not None and loop.time() - alone_since >= _PATIENCE:
+                return standing
+        await resting
+        if watching is not None:
+            await asyncio.wait({watching}, timeout=_LAST_EVENTS)
+        return AtRest()
+    finally:
+        for task in (resting, watching):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+
+
+async def _watch(run: Run, show: Callable[[Event], None], after: str | None) -> None:
+    async for event in run.events(after):
+        show(event)
+
+
+async def _rest(run: Run) -> None:
+    with contextlib.suppress(OndolError):  # what it came to is asked for again
+        await run.result()
+
+
+async def _queued(rt: Runtime, run: Run) -> Behind | NoDriver | None:
+    """Why a queued run does not begin, if that needs somebody."""
+    if run.status != "queued":
+        return None
+    ahead = await rt.runs(session=run.session, state="waiting")
+    if ahead:
+        return Behind(ahead[0])
+    queued = await rt.runs(session=run.session, state="queued")
+    first = min([*queued, run], key=lambda r: r._row.place)
+    why = await rt.waits_for_driver(first)
+    return None if why is None else NoDriver(why)
+
+
+def waiting_code(asks: list[Ask]) -> int:
+    return codes.UNKNOWN if any(a.kind == "unknown_effect" for a in asks) else codes.WAITING
+
+
+async def say_waiting(cli: Cli, rt: Runtime, waiting: RunWaiting) -> tuple[list[Ask], int]:
+    """Print what is asked and how to decide it; returns the asks and the exit code."""
+    asks = await rt.asks(run=waiting.run)
+    say_asks(cli, waiting, asks)
+    return asks, waiting_code(asks)
+
+
+class Progress:
+    """A run's progress on a terminal: the text as it is said, one line for each effect."""
+
+    def __init__(self, cli: Cli) -> None:
+        self._out = cli.out
+        self._since = datetime.now(UTC)
+        self._step = 0  # whose answer is complete; what comes late of it was printed with it
+        self._in_text = False
+        self.said = ""  # of the answer that was said last
+
+    def __call__(self, event: Event) -> None:
+        d = event.data
+        match event.type:
+            case "model.delta" if d["kind"] == "text" and d["step"] > self._step:
+                if not self._in_text:
+                    self.said = ""
+                self._say(d["text"])
+            case "model.completed":
+                if event.at >= self._since:
+                    self._complete(d.get("text", ""))
+                self._step = d["step"]
+            case "step.failed":
+                if self._in_text:
+                    self.end_line()
+                    say("(what was said is taken back: the model is asked again)")
+                self.said = ""
+            case "progress":
+                fraction = "" if d.get("fraction") is None else f"{d['fraction']:.0%} "
+                self._line(f"{d.get('tool', '')} {fraction}{d.get('note') or ''}".strip())
+            case _:
+                if (line := of_effect(event)) is not None:
+                    self._line(line if event.at >= self._since else f"{line} (recorded before)")
+
+    def _say(self, words: str) -> None:
+        self.said += words
+        self._in_text = True
+        self._out.stream(words)
+
+    def _complete(self, whole: str) -> None:
+        said = self.said if self._in_text else ""
+        if whole.startswith(said):
+            if rest := whole[len(said) :]:
+                self._say(rest)
+        else:
+            self.end_line()
+            self._say(whole)
+        self.end_line()
+        self.said = whole
+
+    def _line(self, words: str) -> None:
+        self.end_line()
+        say(f"  {words}")
+
+    def end_line(self) -> None:
+        if self._in_text:
+            self._out.line()
+        self._in_text = False

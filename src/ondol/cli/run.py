@@ -1,0 +1,166 @@
+"""``ondol run``: one operation of an agent, from the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ondol.cli import codes
+from ondol.cli.bodies import ask_body, run_body
+from ondol.cli.follow import Behind, NoDriver, Progress, follow, say_waiting, waiting_code
+from ondol.cli.lines import say_ask
+from ondol.cli.loading import load
+from ondol.cli.output import say, say_error
+from ondol.cli.surface import Cli, verb
+from ondol.errors import OndolError, RunWaiting
+from ondol.handles import Run
+from ondol.runtime import Runtime
+
+AppName = Annotated[str, typer.Argument(metavar="APP", help="MODULE:NAME or FILE.py:NAME, an Agent or a Runtime.")]
+Model = Annotated[str | None, typer.Option("--model", metavar="M", help="Another model than the agent's own.")]
+AgentName = Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Which agent of a Runtime.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    verb(app, "run")(run)
+
+
+async def run(
+    cli: Cli,
+    app: AppName,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What is asked. '-' reads it from standard input.")],
+    session: Annotated[str | None, typer.Option("--session", metavar="S", help="Go on in this session.")] = None,
+    user: Annotated[str | None, typer.Option("--user", metavar="U", help="Whom it is for.")] = None,
+    operation_id: Annotated[
+        str | None, typer.Option("--operation-id", metavar="K", help="The same K again is the same run.")
+    ] = None,
+    file: Annotated[list[Path] | None, typer.Option("--file", metavar="F", help="Attach a file.")] = None,
+    model: Model = None,
+    time_zone: Annotated[str | None, typer.Option("--time-zone", metavar="Z", help="As in Asia/Seoul.")] = None,
+    agent: AgentName = None,
+) -> int:
+    """Run an agent once and print its answer. The same --operation-id again goes on where it stopped."""
+
+    async def start(rt: Runtime, name: str) -> Run:
+        asked = sys.stdin.read() if text == "-" else text
+        return await rt.start(
+            name, asked, session=session, user=user, operation_id=operation_id, attachments=file or [],
+            time_zone=time_zone,
+        )  # fmt: skip
+
+    return await drive(cli, app, start, model=model, agent=agent)
+
+
+async def drive(
+    cli: Cli, app: str, start: Callable[[Runtime, str], Awaitable[Run]], *, model: str | None, agent: str | None
+) -> int:
+    """Open the app's runtime, start (or find) a run, stay with it, print what it came to. Returns the exit code."""
+    loaded = load(app, agent)
+    if model is not None:
+        loaded = loaded.with_model(model)
+    runtime = loaded.runtime(cli.named_db)
+    cli.works_on(runtime._store)
+    progress = Progress(cli) if cli.out.format == "table" and cli.out.is_terminal else None
+    ended_by = _stop_on_sigterm()
+    accepted: Run | None = None
+    try:
+        async with runtime as rt:
+            accepted = await start(rt, loaded.agent.name)
+            if progress is not None:
+                say(f"run {accepted.id}, operation {accepted.operation_id}")
+            standing = await follow(rt, accepted, progress)
+            if progress is not None:
+                progress.end_line()
+            match standing:
+                case NoDriver(why=why):
+                    return _detach(cli, accepted, why)
+                case Behind(run=ahead):
+                    return await _say_behind(cli, rt, accepted, ahead)
+            return await _say_end(cli, rt, accepted, progress)
+    except asyncio.CancelledError:
+        if progress is not None:
+            progress.end_line()
+        _say_detached(cli, accepted, app)
+        if not ended_by:
+            raise
+        return codes.TERMINATED
+
+
+def _stop_on_sigterm() -> list[int]:
+    """SIGTERM stops as Ctrl-C does: runs are given back, which does not count as a crash."""
+    task, seen = asyncio.current_task(), list[int]()
+
+    def stop() -> None:
+        seen.append(signal.SIGTERM)
+        if task is not None:
+            task.cancel()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
+    return seen
+
+
+async def _say_end(cli: Cli, rt: Runtime, run: Run, progress: Progress | None) -> int:
+    try:
+        result = await run.result()
+    except RunWaiting as waiting:
+        asks, code = await say_waiting(cli, rt, waiting)
+        _print(cli, run, run_body(run) | {"asks": [ask_body(a) for a in asks]})
+        return code
+    except OndolError as error:
+        _print(cli, run, run_body(run))
+        say_error(error.code, str(error))
+        for ask in await rt.asks(run=run.id):
+            say_ask(cli, ask)
+        return codes.of_error(error)
+    match cli.out.format:
+        case "json" | "jsonl":
+            cli.out.line(result.body)
+        case "ids":
+            cli.out.line(run.id)
+        case _ if progress is None:
+            cli.out.line(result.text)
+        case _:
+            if progress.said != result.text:
+                cli.out.stream(result.text + "\n")
+            if result.replayed:
+                say(f"(operation {run.operation_id} was completed before: this is its stored answer)")
+    return codes.OK
+
+
+def _print(cli: Cli, run: Run, body: dict[str, Any]) -> None:
+    """For programs, what a run came to that has no answer."""
+    if cli.out.format != "table":
+        cli.out.bodies([(run.id, body)], one=True)
+
+
+def _detach(cli: Cli, run: Run, why: str) -> int:
+    if cli.out.format == "table":
+        cli.out.line(run.id)
+    else:
+        _print(cli, run, run_body(run))
+    say(f"run {run.id} is accepted and stays queued: {why}")
+    return codes.OK
+
+
+async def _say_behind(cli: Cli, rt: Runtime, run: Run, ahead: Run) -> int:
+    asks = await rt.asks(run=ahead.id)
+    _print(cli, run, run_body(run) | {"behind": ahead.id, "asks": [ask_body(a) for a in asks]})
+    say(f"waiting [queued]: run {run.id} is queued behind run {ahead.id}, which waits for a person")
+    for ask in asks:
+        say_ask(cli, ask)
+    return waiting_code(asks)
+
+
+def _say_detached(cli: Cli, run: Run | None, app: str) -> None:
+    if run is None:
+        say("stopped before anything was accepted")
+        return
+    say(f"detached from run {run.id}, which is not lost")
+    say(f"  go on:   {cli.command('runs', 'resume', run.id, '--app', app)}")
+    say(f"  give up: {cli.command('runs', 'cancel', run.id)}")

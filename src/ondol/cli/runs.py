@@ -1,0 +1,292 @@
+"""``ondol runs``: what was asked, where it stands, and how to stop it or go on."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ondol import messages
+from ondol.cli import codes
+from ondol.cli.bodies import ask_body, effect_body, event_body, run_body
+from ondol.cli.follow import Behind, NoDriver, follow, say_waiting, waiting_code
+from ondol.cli.lines import deciding, happened
+from ondol.cli.output import Column, called, compact, say, text, when
+from ondol.cli.run import AgentName, Model, drive
+from ondol.cli.surface import By, Cli, Id, Ids, Limit, noun, verb
+from ondol.errors import InvalidInput, OndolError, RunWaiting
+from ondol.events import Event
+from ondol.handles import Ask, Effect, Run
+from ondol.messages import Attachment
+from ondol.runtime import Runtime
+
+app = noun("What was asked, and where it stands.")
+
+_COLUMNS: list[Column[Run]] = [
+    Column("ID", lambda r: r.id),
+    Column("STATE", lambda r: "cancelling" if r.cancelling else r.status),
+    Column("AGENT", lambda r: r.agent),
+    Column("SESSION", lambda r: r.session),
+    Column("OPERATION", lambda r: r.operation_id),
+    Column("ACCEPTED", lambda r: when(r.accepted_at, r.time_zone)),
+]
+
+
+@verb(app, "ls")
+async def ls(
+    cli: Cli,
+    session: Annotated[str | None, typer.Option("--session", metavar="S", help="Only of this session.")] = None,
+    user: Annotated[str | None, typer.Option("--user", metavar="U", help="Only of this user.")] = None,
+    state: Annotated[
+        str | None,
+        typer.Option("--state", metavar="STATE", help="queued, running, waiting, completed, failed, cancelled, …"),
+    ] = None,
+    before: Annotated[str | None, typer.Option("--before", metavar="ID", help="Only runs before this one.")] = None,
+    limit: Limit = 50,
+) -> None:
+    """List runs, the newest first."""
+    found: list[Run] = []
+    try:
+        async with cli.runtime() as rt:
+            found = await rt.runs(session=session, user=user, state=state, before=before, limit=limit)
+    except codes.NoDatabase:
+        pass
+    empty = f"no runs in {cli.url}: '{cli.command('run', 'APP:AGENT', 'TEXT')}' makes one"
+    if session or user or state or before:
+        empty = f"no such runs in {cli.url}: '{cli.command('runs')}' lists all"
+    cli.out.listing(found, _COLUMNS, id=lambda r: r.id, body=run_body, empty=empty)
+
+
+@verb(app, "show")
+async def show(cli: Cli, id: Ids) -> None:
+    """Show runs: state, error, effects, asks and everything that happened."""
+    shown = []
+    async with cli.runtime() as rt:
+        for one in cli.each(id):
+            try:
+                run = await rt.get_run(one)
+                effects, asks = await run.effects(), await run.asks(state=None)
+                events = await rt.journal_of(run.id)
+            except OndolError as error:
+                cli.failed(error)
+                continue
+            if cli.out.format == "table":
+                await _print(cli, rt, run, effects, asks, events)
+            body = run_body(run) | {"effects": [effect_body(e) for e in effects]}
+            shown.append((run.id, body | {"asks": [ask_body(a) for a in asks], "events": [event_body(e) for e in events]}))
+    if cli.out.format != "table":
+        cli.out.bodies(shown, one=True)
+
+
+async def _print(
+    cli: Cli, rt: Runtime, run: Run, effects: list[Effect], asks: list[Ask], events: list[Event]
+) -> None:
+    out, zone = cli.out, run.time_zone
+    error = run.error
+    out.fields([
+        ("run", run.id), ("state", "cancelling" if run.cancelling else run.status), ("agent", run.agent),
+        ("session", run.session), ("operation", run.operation_id), ("user", run.user), ("trigger", run.trigger),
+        ("zone", zone), ("accepted", when(run.accepted_at, zone)),
+        ("ended", when(run.ended_at, zone) if run.ended_at else None),
+        ("tokens", "{} in, {} out".format(*(text(n) for n in run.tokens))),
+        ("error", f"{error['code']}: {error['message']}" if error else None),
+    ])  # fmt: skip
+    if effects:
+        out.line()
+        out.title("effects")
+        out.table(effects, EFFECT_COLUMNS, indent=2)
+    if asks:
+        out.line()
+        out.title("asks")
+        out.table(asks, _ASK_COLUMNS, indent=2)
+    out.line()
+    out.title("events")
+    timeline: list[Column[Event]] = [
+        Column("SEQ", lambda e: (e.id or "").rpartition("/")[2]),
+        Column("AT", lambda e: when(e.at, zone)),
+        Column("EVENT", lambda e: e.type),
+        Column("WHAT", happened),
+    ]
+    out.table(events, timeline, indent=2)
+    for line in await _next(cli, rt, run, asks):
+        out.line()
+        out.line(line)
+
+
+EFFECT_COLUMNS: list[Column[Effect]] = [
+    Column("ID", lambda e: e.id),
+    Column("CALL", lambda e: called(e.tool, e.arguments)),
+    Column("CLASS", lambda e: e.effect),
+    Column("STATE", lambda e: e.state),
+    Column("ATTEMPT", lambda e: e.attempt),
+    Column("WHY", lambda e: e.reason or ""),
+]
+
+_ASK_COLUMNS: list[Column[Ask]] = [
+    Column("ID", lambda a: a.id),
+    Column("KIND", lambda a: a.kind),
+    Column("STATE", lambda a: a.state),
+    Column("DECISION", lambda a: a.decision or ""),
+    Column("BY", lambda a: a.decided_by or ""),
+]
+
+
+async def _next(cli: Cli, rt: Runtime, run: Run, asks: list[Ask]) -> list[str]:
+    """What moves the run on, if that needs somebody."""
+    lines = [f"to decide: {deciding(cli, ask)[0]}" for ask in asks if ask.state == "open"]
+    if run.status == "failed" and run.retryable:
+        lines.append(f"to go on: {cli.command('runs', 'resume', run.id, '--app', 'APP:' + run.agent)}")
+    if run.status == "queued" and (why := await rt.waits_for_driver(run)):
+        lines.append(f"it waits: {why}")
+    return lines
+
+
+@verb(app, "watch")
+async def watch(
+    cli: Cli,
+    id: Id,
+    after: Annotated[str | None, typer.Option("--after", metavar="EVENT", help="Only what follows this event.")] = None,
+) -> int:
+    """Follow a run until it comes to rest. Watching never cancels it; the exit code says what it came to."""
+    async with cli.runtime() as rt:
+        run = await rt.get_run(id)
+
+        def print_event(event: Event) -> None:
+            match cli.out.format:
+                case "json" | "jsonl":
+                    cli.out.line(compact(event_body(event)))
+                case "ids":
+                    cli.out.line(event.id or "-")
+                case _:
+                    cli.out.line(f"{when(event.at, run.time_zone)}  {event.type:<18} {happened(event)}".rstrip())
+
+        while True:
+            match await follow(rt, run, print_event, after):
+                case NoDriver(why=why):
+                    say(f"run {run.id} is queued: {why}")
+                    return codes.OK
+                case Behind(run=ahead):
+                    say(f"run {run.id} is queued behind run {ahead.id}, which waits for a person")
+                    return waiting_code(await rt.asks(run=ahead.id))
+                case _:
+                    break
+        try:
+            await run.result()
+        except RunWaiting as waiting:
+            return (await say_waiting(cli, rt, waiting))[1]
+        except OndolError as error:
+            cli.failed(error)
+    return codes.OK
+
+
+@verb(app, "cancel")
+async def cancel(
+    cli: Cli,
+    id: Ids,
+    by: By = None,
+    reason: Annotated[str, typer.Option("--reason", metavar="WHY", help="Kept with the run.")] = "",
+) -> None:
+    """Ask runs to stop. What has started is not undone; what may have happened stays listed as unknown."""
+    cancelled = []
+    async with cli.runtime(acts=True) as rt:
+        for one in cli.each(id):
+            try:
+                run = await rt.cancel(one, by=by, reason=reason)
+            except OndolError as error:
+                cli.failed(error)
+                continue
+            cancelled.append((run.id, run_body(run)))
+            if cli.out.format != "table":
+                continue
+            if run.cancelling:
+                cli.out.line(f"run {run.id} is cancelling: its process stops what is in flight")
+            elif run.status == "cancelled":
+                cli.out.line(f"run {run.id} is cancelled")
+            else:
+                cli.out.line(f"run {run.id} is {run.status} already: nothing was cancelled")
+            for effect in await rt.effects(run=run.id, state="unknown"):
+                say(f"  {effect.id} {effect.tool} may have happened: {cli.command('effects', 'show', effect.id)}")
+    if cli.out.format != "table":
+        cli.out.bodies(cancelled, one=True)
+
+
+@verb(app, "resume")
+async def resume(
+    cli: Cli,
+    id: Ids,
+    app: Annotated[
+        str | None, typer.Option("--app", metavar="APP", help="Drive it here: MODULE:NAME or FILE.py:NAME.")
+    ] = None,
+    model: Model = None,
+    agent: AgentName = None,
+    by: By = None,
+    reason: Annotated[str, typer.Option("--reason", metavar="WHY", help="Why a parked run may go on.")] = "",
+) -> None:
+    """Go on with a run: a parked one, one that failed for now, or one whose process is gone (with --app)."""
+    for one in cli.each(id):
+        try:
+            cli.ends_with(await _resume(cli, one, app, model, agent, by, reason))
+        except OndolError as error:
+            cli.failed(error)
+
+
+async def _resume(
+    cli: Cli, id: str, app: str | None, model: str | None, agent: str | None, by: str | None, reason: str
+) -> int:
+    async with cli.runtime(acts=True) as rt:
+        run = await rt.get_run(id)
+        match run.status:
+            case "waiting":
+                return (await say_waiting(cli, rt, RunWaiting("", run=run.id, asks=())))[1]
+            case "parked":
+                for ask in await run.asks():
+                    if ask.kind == "parked":
+                        await ask.answer("resume", by=by, reason=reason)
+                run = await run.refresh()
+            case "failed" if run.retryable:
+                if app is None:
+                    command = cli.command("runs", "resume", run.id, "--app", f"FILE.py:{run.agent}")
+                    raise InvalidInput(f"run {run.id} can go on where its agent is: {command}")
+            case "queued" | "running":
+                pass
+            case _:
+                shown = cli.command("runs", "show", run.id)
+                raise codes.CannotGoOn(f"run {run.id} is {run.status} and will not go on: {shown}")
+        if app is None:
+            if cli.out.format == "table":
+                cli.out.line(f"run {run.id} is {run.status}")
+                await say_who_drives(cli, rt, run)
+            else:
+                cli.out.bodies([(run.id, run_body(run))], one=True)
+            return codes.OK
+        start = await _again(rt, run) if run.status == "failed" else None
+
+    async def find_or_start(rt: Runtime, name: str) -> Run:
+        if start is None:
+            return await rt.get_run(id)
+        words, attachments = start
+        return await rt.start(
+            name, words, session=None if run.session == "s_" + run.id[2:] else run.session, user=run.user,
+            operation_id=run.operation_id, attachments=attachments, time_zone=run.time_zone,
+        )  # fmt: skip
+
+    return await drive(cli, app, find_or_start, model=model, agent=agent)
+
+
+async def _again(rt: Runtime, run: Run) -> tuple[str, list[bytes]]:
+    """What the run was asked, to be sent once more under the same operation id."""
+    for message in await run.messages():
+        if message.role == "user" and message.origin is None:
+            digests = [p.digest for p in message.parts if isinstance(p, Attachment)]
+            return message.text, [await rt.get_blob(d) for d in digests]
+    raise InvalidInput(f"the input of run {run.id} is not stored any more: start a new operation")
+
+
+async def say_who_drives(cli: Cli, rt: Runtime, run: Run) -> None:
+    """After somebody decided: what to run so that the run goes on, if no process is there to do it."""
+    if run.status == "queued" and await rt.waits_for_driver(run) is not None:
+        say(f"no process serves the agent {run.agent!r} now. To go on, run its program again, or:")
+        say(f"  {cli.command('runs', 'resume', run.id, '--app', 'FILE.py:' + run.agent)}")
+
+
+__all__ = ["app", "messages"]

@@ -1,0 +1,55 @@
+"""How many writes does an uninterrupted scenario make? Each of them is a place to die at, before and after it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from crash.lives import Death, Life
+from crash.scenarios import SCENARIOS, Scenario, World, first_life, second_life
+from ondol.testing import Downstream, FaultPlan
+
+
+async def live(file: Path, world: World, scenario: Scenario, plan: FaultPlan, death: Death | None = None) -> bool:
+    """All that the client does, with a restart where the scenario has one. Returns whether a process died of it."""
+    agent = scenario.agent(world)
+    async with Life(file, agent, plan=plan, death=death, deps=world) as life:
+        if not life.is_dead:
+            await life.lives_or_dies(first_life(life.rt, world, scenario))
+    if life.is_dead or not scenario.asks:
+        return life.is_dead
+    async with Life(file, agent, plan=plan, death=death, deps=world) as life:
+        if not life.is_dead:
+            await life.lives_or_dies(second_life(life.rt, world))
+    return life.is_dead
+
+
+@functools.cache
+def writes() -> Mapping[str, tuple[str, ...]]:
+    """The names of the writes of each scenario, in order, from one run without any fault."""
+    return asyncio.run(_count())
+
+
+async def _count() -> Mapping[str, tuple[str, ...]]:
+    counted: dict[str, tuple[str, ...]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        async with Downstream() as downstream:
+            for name, scenario in SCENARIOS.items():
+                plan = FaultPlan()
+                world = World(downstream.url, name, Path(folder, f"{name}.jsonl"))
+                await live(Path(folder, f"{name}.db"), world, scenario, plan)
+                counted[name] = tuple(plan.writes)
+    return counted
+
+
+def every_write() -> Iterator[object]:
+    """Scenario, number of the write, before or after it: as parameters with a name that says so."""
+    for name, names in writes().items():
+        for k, write in enumerate(names, 1):
+            for when in ("before", "after"):
+                yield pytest.param(name, k, when, id=f"{name}-{k:02}-{write}-{when}")

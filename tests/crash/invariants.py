@@ -1,0 +1,461 @@
+"""What is true whatever happened?
+
+Each function is one sentence of the contract, checked against four witnesses: the store's file, the downstream's own
+ledger, the log of the client (``sent`` ``accepted`` ``reply`` ``cancelled``), and the number of model calls. They look
+from outside: plain SQL for the rows, and the public rules (``journal.fold``) for what the rows should say.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import apsw
+
+from ondol import effects, events, ids, journal, lifecycle, messages, values
+from ondol.records import AskRow, EffectRow, RunRow, SessionRow, columns
+from ondol.testing import EffectLine
+from ondol.transactions import Decision
+
+T = TypeVar("T")
+
+AT_REST = frozenset({*lifecycle.ENDED, "waiting", "parked"})
+WITH_AN_END = ("run.failed", "run.cancelled")
+
+
+@dataclass(frozen=True)
+class Written:
+    """All rows of a store, in key order."""
+
+    runs: Mapping[str, RunRow]
+    batches: Mapping[str, Sequence[journal.Batch]]
+    effects: Sequence[EffectRow]
+    asks: Sequence[AskRow]
+    sessions: Mapping[tuple[str, str], SessionRow]
+    signals: Sequence[tuple[str, str, str]]  # run, kind, body of those that were not read
+    messages: Mapping[tuple[str, int], str]
+    integrity: str
+    dangling: Sequence[Any]
+
+    def entries(self, run: str) -> list[events.Entry]:
+        return [entry for batch in self.batches[run] for entry in batch.entries]
+
+    def state(self, run: str) -> journal.State:
+        return journal.fold(self.batches[run])
+
+    def effects_of(self, run: str) -> list[EffectRow]:
+        return [e for e in self.effects if e.run == run]
+
+
+def written(file: Path) -> Written:
+    """Read the file as it is. Checksums are looked at on the way (N7): what does not match raises StoreCorrupt."""
+    connection = apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+
+        def rows(table: str, kind: type[T]) -> list[T]:
+            return [kind(*r) for r in connection.execute(f"SELECT {columns(kind)} FROM {table}")]
+
+        runs = {r.id: r for r in rows("runs", RunRow)}
+        batches: dict[str, list[journal.Batch]] = {run: [] for run in runs}
+        for run, n, *stored in connection.execute(
+            "SELECT run, n, seq, fence, at, v, body, sum FROM entries ORDER BY run, seq"
+        ):
+            batch = journal.loads(run, *stored)
+            assert len(batch.entries) == n, f"run {run}: the row at {batch.seq} holds {len(batch.entries)}, not {n}"
+            batches[run].append(batch)
+        bodies: dict[tuple[str, int], str] = {}
+        for run, ordinal, body, total in connection.execute("SELECT run, ordinal, body, sum FROM messages"):
+            journal.check_message(run, ordinal, body, total)
+            bodies[run, ordinal] = body
+        return Written(
+            runs=runs,
+            batches=batches,
+            effects=rows("effects", EffectRow),
+            asks=rows("asks", AskRow),
+            sessions={(s.tenant, s.id): s for s in rows("sessions", SessionRow)},
+            signals=list(connection.execute("SELECT run, kind, body FROM signals WHERE read_at IS NULL ORDER BY n")),
+            messages=bodies,
+            integrity=connection.execute("PRAGMA integrity_check").get,
+            dangling=list(connection.execute("PRAGMA foreign_key_check")),
+        )
+    finally:
+        connection.close()
+
+
+# --- the store alone --------------------------------------------------------------------------------------------
+
+
+def accepted_operations_are_there(store: Written, client: Sequence[Mapping[str, Any]]) -> None:
+    """N1, P1: each accepted id has one row, which came to rest or is queued behind one that did."""
+    names = Counter((r.tenant, r.user_id, r.operation_id) for r in store.runs.values())
+    assert all(n == 1 for n in names.values()), names
+    accepted: dict[str, set[str]] = defaultdict(set)
+    for line in client:
+        if line["event"] == "accepted":
+            accepted[line["operation"]].add(line["run"])
+    for operation, said in accepted.items():
+        (run,) = said  # every retry was told of the same run
+        assert store.runs[run].operation_id == operation
+    for run in store.runs.values():
+        if run.state == "queued":
+            before = [
+                r for r in store.runs.values()
+                if r.session == run.session and r.place < run.place and r.state in ("waiting", "parked")
+            ]  # fmt: skip
+            assert before, f"{run.id} is queued behind nothing"
+        else:
+            assert run.state in AT_REST, f"{run.id} is {run.state}"
+
+
+def journals_are_whole(store: Written) -> None:
+    """N7: sequences without a gap, fences that never fall. (Checksums were looked at when the rows were read.)"""
+    for run in store.runs.values():
+        expected, fence = 1, 0
+        for batch in store.batches[run.id]:
+            assert batch.seq == expected, f"{run.id}: {batch.seq} follows {expected - 1}"
+            assert batch.fence >= fence, f"{run.id}: an entry with fence {batch.fence} after one with {fence}"
+            assert batch.entries, f"{run.id}: nothing was written at {batch.seq}"
+            expected, fence = batch.seq + len(batch.entries), batch.fence
+        assert run.next_seq == expected, f"{run.id}: next_seq is {run.next_seq}, the journal ends at {expected - 1}"
+        assert run.fence == fence, f"{run.id}: fence {run.fence}, the journal ends with {fence}"
+
+
+def rows_are_the_fold(store: Written) -> None:
+    """N8: what the journal and the unread signals say is what the rows say."""
+    for run in store.runs.values():
+        state = store.state(run.id)
+        assert state.status == run.state, f"{run.id} is {run.state}, its journal says {state.status}"
+        unread = [(kind, body) for of, kind, body in store.signals if of == run.id]
+        assert run.unread == len(unread)
+        if run.state in lifecycle.ENDED:
+            assert not unread, f"{run.id} has ended with signals that nobody read: {unread}"
+        cancelling = state.cancel is not None or any(kind == "cancel" for kind, _ in unread)
+        assert bool(run.cancel) == cancelling or (run.cancel and run.state == "cancelled"), f"{run.id}: cancel"
+        _effects_are_the_fold(store, run, state)
+        _asks_are_the_fold(store, run, state, {body for kind, body in unread if kind == "ask"})
+        _usage_is_the_sum(store, run)
+        _messages_are_named(store, run, state)
+        last = next((e for e in reversed(store.entries(run.id)) if e.kind in WITH_AN_END), None)
+        expected = run.state == "failed" and isinstance(last, events.RunFailed) and last.retryable
+        assert bool(run.retryable) == expected, f"{run.id}: retryable"
+    _session_states_are_the_fold(store)
+
+
+def _effects_are_the_fold(store: Written, run: RunRow, state: journal.State) -> None:
+    rows = store.effects_of(run.id)
+    assert [e.ordinal for e in rows] == [e.ordinal for e in state.effects] == list(range(len(rows)))
+    for row, effect in zip(rows, state.effects, strict=True):
+        assert (row.state, row.attempt, row.tool, row.effect, row.reply) == (
+            effect.state, effect.attempt, effect.tool, effect.effect, effect.reply,
+        ), f"{row.id} is {row}, its journal says {effect}"  # fmt: skip
+        assert (row.deadline or 0) == effect.deadline
+        call = messages.loads(store.messages[run.id, effect.message]).calls[effect.part]
+        arguments = effect.arguments if effect.arguments is not None else values.encode(call.arguments)
+        assert values.loads(row.arguments) == arguments, f"{row.id}: arguments"
+        assert row.call_id == call.id
+        assert row.key == ids.idempotency_key(run.tenant, run.id, row.ordinal, row.tool), f"{row.id}: key"
+
+
+def _asks_are_the_fold(store: Written, run: RunRow, state: journal.State, undelivered: set[str]) -> None:
+    rows = {a.id: a for a in store.asks if a.run == run.id}
+    still_open = {a.id: a.kind for a in rows.values() if a.state == "open" or a.id in undelivered}
+    assert still_open == dict(state.asks), f"{run.id}: open asks"
+    said = {e.ask: e.decision for e in store.entries(run.id) if isinstance(e, events.AskDecided)}
+    for ask in rows.values():
+        assert ask.effect is None or ask.hash == values.digest(values.loads(ask.arguments)), f"{ask.id}: hash"
+        if ask.state == "decided" and ask.id not in undelivered and run.state not in lifecycle.ENDED:
+            assert ask.decision is not None
+            assert said[ask.id] == Decision.loads(ask.decision).kind, f"{ask.id}: decision"
+
+
+def _usage_is_the_sum(store: Written, run: RunRow) -> None:
+    answers = [e for e in store.entries(run.id) if isinstance(e, events.ModelCompleted)]
+    for row, said in ((run.tokens_in, [a.input for a in answers]), (run.tokens_out, [a.output for a in answers])):
+        known = [n for n in said if n is not None]
+        assert row == (sum(known) if known else None), f"{run.id}: tokens"
+
+
+def _messages_are_named(store: Written, run: RunRow, state: journal.State) -> None:
+    named = {1}  # the input
+    for entry in store.entries(run.id):
+        if isinstance(entry, events.ContextBuilt) and entry.note is not None:
+            named.add(entry.note)
+        elif isinstance(entry, events.ModelCompleted):
+            named.add(entry.message)
+    told = {"succeeded", "failed", "denied", "expired"}
+    if run.state in lifecycle.ENDED:  # settled after the end: nobody is told by a result
+        replies = {e.reply for e in state.effects if e.state in told}
+        extra = {o for r, o in store.messages if r == run.id} - named
+        assert extra <= replies, f"{run.id}: messages that no entry names"
+    else:
+        named |= {e.reply for e in state.effects if e.state in told}
+        assert {o for r, o in store.messages if r == run.id} == named, f"{run.id}: messages"
+
+
+def _session_states_are_the_fold(store: Written) -> None:
+    for session in store.sessions.values():
+        if _written_by_hand(store, session):
+            continue
+        committed = sorted((r for r in _of_session(store, session) if r.base is not None), key=lambda r: r.base or 0)
+        folded: dict[str, Any] = {}
+        for run in committed:
+            folded |= store.state(run.id).patch()
+        assert values.loads(session.state) == folded, f"{session.id}: state"
+
+
+def _of_session(store: Written, session: SessionRow) -> list[RunRow]:
+    return [r for r in store.runs.values() if (r.tenant, r.session) == (session.tenant, session.id)]
+
+
+def _written_by_hand(store: Written, session: SessionRow) -> int:
+    """How often the session was written explicitly, if the revision moved as promised."""
+    return session.revision - sum(_raises(store, r.id) for r in _of_session(store, session))
+
+
+def _raises(store: Written, run: str) -> int:
+    """How often this run has raised its session's revision: T6, T7 that wakes, T8, T9 with something to tell."""
+    raised, wrote, status = 0, False, "queued"
+    for entry in store.entries(run):
+        match entry:
+            case events.RunWaiting() | events.SessionCommitted():
+                raised += 1
+            case events.RunQueued(why="decided") if status == "waiting":
+                raised += 1
+            case events.EffectStarted():
+                wrote = True
+            case events.RunFailed() | events.RunCancelled():
+                raised, wrote = raised + wrote, False
+            case _:
+                pass
+        status = journal.apply(journal.State(status=status), entry).status if entry.kind.startswith("run.") else status
+    return raised
+
+
+def revisions_moved_as_promised(store: Written, explicit: Mapping[str, int] | None = None) -> None:
+    """N2: by T6, waking T7, T8, T9 with newly started writes and explicit writes; at most one T8 an operation."""
+    explicit = explicit or {}
+    for session in store.sessions.values():
+        by_hand = _written_by_hand(store, session)
+        assert by_hand == explicit.get(session.id, 0), f"{session.id}: {by_hand} raises that no entry tells of"
+        recorded = [
+            e.revision for r in _of_session(store, session) for e in store.entries(r.id)
+            if isinstance(e, events.RunWaiting | events.SessionCommitted)
+        ]  # fmt: skip
+        assert len(recorded) == len(set(recorded)), f"{session.id}: two changes made the same revision"
+        assert all(1 <= r <= session.revision for r in recorded)
+    for run in store.runs.values():
+        commits = sum(isinstance(e, events.SessionCommitted) for e in store.entries(run.id))
+        assert commits == (run.state == "completed"), f"{run.id} is {run.state} and was committed {commits} times"
+
+
+def nothing_uncommitted_is_in_a_session(store: Written) -> None:
+    """N9, P6: a session's messages are those of completed runs; places do not overlap."""
+    for session in store.sessions.values():
+        until = 0
+        for run in sorted((r for r in _of_session(store, session) if r.base is not None), key=lambda r: r.base or 0):
+            assert run.state == "completed", f"{run.id} is {run.state} and has a place in its session"
+            assert run.base == until, f"{run.id} starts at {run.base}, the one before ended at {until}"
+            until += 1 + max(o for r, o in store.messages if r == run.id)
+        assert session.next_message == until
+    for run in store.runs.values():
+        assert (run.base is not None) == (run.state == "completed") == (run.reply is not None), run
+
+
+def unknowns_are_visible(store: Written) -> None:
+    """N11: every unknown has an open ask, or a person gave it up; and a run does not complete over it."""
+    open_asks = {a.effect for a in store.asks if a.kind == "unknown_effect" and a.state == "open"}
+    undelivered = {body for _, kind, body in store.signals if kind == "ask"}
+    for effect in store.effects:
+        if effect.state != "unknown":
+            continue
+        run = store.runs[effect.run]
+        given_up = any(
+            isinstance(e, events.EffectResolved) and e.call == effect.ordinal and e.outcome == "give_up"
+            for e in store.entries(effect.run)
+        )
+        answered = any(a.id in undelivered for a in store.asks if a.effect == effect.id)
+        assert effect.id in open_asks or given_up or answered, f"{effect.id} is unknown and nobody is asked"
+        assert run.state != "completed", f"{run.id} completed with the unknown {effect.id}"
+    for ask in store.asks:
+        if ask.kind == "unknown_effect" and ask.state == "open":
+            run_id, ordinal = ids.effect_place(ask.effect or "")
+            (effect,) = [e for e in store.effects if (e.run, e.ordinal) == (run_id, ordinal)]
+            assert effect.state == "unknown", f"{ask.id} asks about {effect.id}, which is {effect.state}"
+
+
+def only_started_effects_are_unknown(store: Written) -> None:
+    """B7: a person is asked what happened only where T4 of that very attempt was durable before."""
+    for run in store.runs:
+        started: dict[int, int] = {}
+        for entry in store.entries(run):
+            if isinstance(entry, events.EffectStarted):
+                assert entry.attempt == started.get(entry.call, 0) + 1, f"{run}: attempts of call {entry.call}"
+                started[entry.call] = entry.attempt
+            elif isinstance(entry, events.EffectUnknown):
+                assert entry.ask == ids.ask_id(run, f"{entry.call}u{started[entry.call]}")
+
+
+def nothing_runs(store: Written) -> None:
+    """N14: no run is ``running`` when no process is there."""
+    running = [r.id for r in store.runs.values() if r.state == "running"]
+    assert not running, f"{running} are running, and nobody drives them"
+    assert all((r.owner is None) for r in store.runs.values())
+
+
+def file_is_sound(store: Written) -> None:
+    """N15: the database finds nothing wrong with itself."""
+    assert store.integrity == "ok"
+    assert not store.dangling
+
+
+# --- against the other witnesses --------------------------------------------------------------------------------
+
+
+def effects_agree_with_ledger(store: Written, ledger: Sequence[EffectLine], checks: Sequence[str] = ()) -> None:
+    """N3, N4, N5, P4, P5. ``checks`` names the tools whose ``check`` may allow another attempt."""
+    rows = {e.key: e for e in store.effects}
+    happened = Counter(line.key for line in ledger)
+    for line in ledger:
+        assert line.key in rows, f"{line} is in no journal"
+        row = rows[line.key]
+        assert row.tool == line.tool
+        started = row.attempt >= 1 or row.effect == "read"
+        assert started, f"{row.id} was not started, and {line} happened"
+    for key, effect in rows.items():
+        entries = [e for e in store.entries(effect.run) if getattr(e, "call", None) == effect.ordinal]
+        granted = sum(isinstance(e, events.EffectResolved) and e.outcome == "not_happened" for e in entries)
+        by_person = any(isinstance(e, events.EffectSucceeded) and e.by == "person" for e in entries)
+        if effect.effect == "once":
+            if effect.tool not in checks:
+                assert effect.attempt <= 1 + granted, f"{effect.id} was started {effect.attempt} times"
+                assert happened[key] <= 1 + granted, f"{effect.id} happened {happened[key]} times"
+        elif effect.effect == "idempotent":
+            assert effect.attempt <= effects.MAX_ATTEMPTS * (1 + granted), f"{effect.id}: {effect.attempt} attempts"
+            assert happened[key] <= effect.attempt, f"{effect.id} happened more often than it was started"
+        if effect.state == "succeeded" and not by_person:
+            assert happened[key] >= 1, f"{effect.id} succeeded, and did not happen"
+        if effect.state == "succeeded" and by_person:
+            assert happened[key] <= 1 + granted
+
+
+def nothing_happened_twice(ledger: Sequence[EffectLine], reads: Sequence[str] = ()) -> None:
+    """What a customer notices: each write is in the ledger once. Holds where downstream or a person knew the key."""
+    twice = {key: n for key, n in Counter(line.key for line in ledger if line.tool not in reads).items() if n > 1}
+    assert not twice, twice
+
+
+def replies_agree(store: Written, client: Sequence[Mapping[str, Any]]) -> None:
+    """N6, P2: all completed replies of one operation are the stored body, byte for byte."""
+    stored = {r.operation_id: r.reply for r in store.runs.values()}
+    for line in client:
+        if line["event"] == "reply":
+            assert line["body"] == stored[line["operation"]], line
+
+
+def later_operations_have_later_revisions(client: Sequence[Mapping[str, Any]]) -> None:
+    """N13: if A's reply came before B was first sent, revision(A) < revision(B)."""
+    sent: dict[str, int] = {}
+    replied: dict[str, tuple[int, int]] = {}
+    for n, line in enumerate(client):
+        if line["event"] == "sent":
+            sent.setdefault(line["operation"], n)
+        elif line["event"] == "reply":
+            replied.setdefault(line["operation"], (n, line["revision"]))
+    for a, b in itertools.permutations(replied, 2):
+        if replied[a][0] < sent[b]:
+            assert replied[a][1] < replied[b][1], f"{a} was answered before {b} was sent"
+
+
+def accepted_cancels_win(store: Written, client: Sequence[Mapping[str, Any]]) -> None:
+    """B12: a cancel that was accepted before T8 wins."""
+    runs = {r.operation_id: r for r in store.runs.values()}
+    replied = {line["operation"] for line in client if line["event"] == "reply"}
+    for line in client:
+        if line["event"] == "cancelled":
+            run = runs[line["operation"]]
+            assert run.state == "cancelled" or run.operation_id in replied, f"{run.id} is {run.state}, not cancelled"
+
+
+def model_calls_are_bounded(store: Written, calls: Mapping[str, int]) -> None:
+    """N10: steps + takeovers + recorded retries + answers refused by a cancel."""
+    for run in store.runs.values():
+        entries = store.entries(run.id)
+        steps = sum(isinstance(e, events.ModelCompleted) for e in entries)
+        takeovers = sum(isinstance(e, events.RunQueued) and e.why in ("recovered", "released") for e in entries)
+        retries = sum(isinstance(e, events.StepFailed) and e.error != "cancelled" for e in entries)
+        refused = int(run.state == "cancelled")
+        bound = steps + takeovers + retries + refused
+        assert steps <= calls.get(run.id, 0) <= bound, f"{run.id}: {calls.get(run.id, 0)} model calls, not {bound}"
+
+
+def recorded_steps_are_not_computed_again(before: Written, calls: Sequence[Mapping[str, Any]]) -> None:
+    """P3. ``before`` is the store as a crash left it, ``calls`` are the model calls after that."""
+    for line in calls:
+        known = before.state(line["run"]).step if line["run"] in before.runs else 0
+        assert line["step"] >= known, f"step {line['step']} was recorded, and the model was asked again"
+
+
+def recorded_outcomes_are_reused(
+    before: Written, then: Sequence[EffectLine], after: Written, now: Sequence[EffectLine]
+) -> None:
+    """P3, B9. What had an outcome when the process died was not touched again, and the outcome did not change."""
+    happened_then, happened_now = (Counter(line.key for line in ledger) for ledger in (then, now))
+    rows = {e.key: e for e in after.effects}
+    for effect in before.effects:
+        if effect.state in effects.OUTCOMES:
+            assert happened_now[effect.key] == happened_then[effect.key], f"{effect.id} was done again"
+            assert rows[effect.key].state == effect.state
+
+
+def planned_writes_ask_nobody(before: Written, after: Written) -> None:
+    """B7. What had not been started when the process died is certainly not done: it starts, and nobody is asked."""
+    for effect in before.effects:
+        if effect.attempt == 0:
+            asked = [a.id for a in after.asks if a.effect == effect.id and a.kind == "unknown_effect"]
+            assert not asked, f"{effect.id} was {effect.state}, and {asked} asks what happened"
+
+
+def history_only_grew(before: Written, after: Written) -> None:
+    """The journal is append-only: what a crash left is still there, word for word."""
+    for run, batches in before.batches.items():
+        assert list(after.batches[run][: len(batches)]) == list(batches), run
+    for key, body in before.messages.items():
+        assert after.messages[key] == body
+    for ask in before.asks:
+        if ask.state == "decided":
+            (same,) = [a for a in after.asks if a.id == ask.id]
+            assert (same.decision, same.decided_by, same.decided_at) == (ask.decision, ask.decided_by, ask.decided_at)
+
+
+# --- all of it --------------------------------------------------------------------------------------------------
+
+
+def hold(
+    store: Written,
+    ledger: Sequence[EffectLine] = (),
+    client: Sequence[Mapping[str, Any]] = (),
+    calls: Mapping[str, int] | None = None,
+    *,
+    checks: Sequence[str] = (),
+    explicit: Mapping[str, int] | None = None,
+) -> None:
+    """Everything that holds at rest. ``calls`` counts the model calls of each run; None where nobody counted."""
+    file_is_sound(store)
+    nothing_runs(store)
+    accepted_operations_are_there(store, client)
+    journals_are_whole(store)
+    rows_are_the_fold(store)
+    revisions_moved_as_promised(store, explicit)
+    nothing_uncommitted_is_in_a_session(store)
+    unknowns_are_visible(store)
+    only_started_effects_are_unknown(store)
+    effects_agree_with_ledger(store, ledger, checks)
+    replies_agree(store, client)
+    later_operations_have_later_revisions(client)
+    accepted_cancels_win(store, client)
+    if calls is not None:
+        model_calls_are_bounded(store, calls)
