@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import json
 import math
+import zlib
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn, TypeAlias
 
 from ondol import values
+
+_DEFLATED_FROM = 1000  # bytes; shorter messages stay readable in the file
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 
@@ -140,6 +143,28 @@ def loads(stored: str) -> Message:
     body = json.loads(stored)
     parts = tuple(_part_from_json(p) for p in body.pop("parts"))
     return Message(body.pop("role"), parts, body.pop("origin", None), body)
+
+
+def pack(body: str) -> bytes:
+    """A stored message as bytes: as it is, or deflated (zlib, RFC 1950) where that is worth it."""
+    plain = body.encode()
+    if len(plain) < _DEFLATED_FROM:
+        return plain
+    deflated = zlib.compress(plain, 1)
+    return deflated if len(deflated) < len(plain) else plain
+
+
+def unpack(stored: bytes) -> str:
+    """What ``pack`` was given. Raises ValueError for bytes that it did not make.
+
+    A body is a JSON object: plain it starts with ``{``, which no zlib stream does.
+    """
+    if stored.startswith(b"{"):
+        return stored.decode()
+    try:
+        return zlib.decompress(stored).decode()
+    except zlib.error as error:
+        raise ValueError(str(error)) from error
 
 
 def _part_to_json(part: Part) -> dict[str, Any]:

@@ -98,7 +98,8 @@ def _append(
 
 def _message(tenant: str, run: str, ordinal: int, body: str) -> Statement:
     checksum = journal.message_checksum(run, ordinal, body)
-    return "message.insert", {"tenant": tenant, "run": run, "ordinal": ordinal, "body": body, "sum": checksum}
+    stored = messages.pack(body)
+    return "message.insert", {"tenant": tenant, "run": run, "ordinal": ordinal, "body": stored, "sum": checksum}
 
 
 def _run_row(rows: list[Row], run: str) -> RunRow:
@@ -299,12 +300,17 @@ def claim(tenant: str, run: str, owner: str, at: int) -> Tx[Claimed | None]:
         session=SessionRow(*session[0]),
         batches=tuple(journal.loads(run, *stored_row) for stored_row in stored),
         messages={o: _checked(run, o, body, total) for o, body, total in bodies},
-        untold_runs=tuple((r, i[0][1] if i else "") for r, i in zip(untold_runs, inputs, strict=True)),
+        untold_runs=tuple((r, _checked(r.id, *i[0]) if i else "") for r, i in zip(untold_runs, inputs, strict=True)),
         untold_effects=tuple(sorted((EffectRow(*r) for r in untold_effects), key=lambda e: (e.run, e.ordinal))),
     )
 
 
-def _checked(run: str, ordinal: int, body: str, stored_sum: int) -> str:
+def _checked(run: str, ordinal: int, stored: bytes, stored_sum: int) -> str:
+    """The body of a stored message. Raises StoreCorrupt if it is not what was written."""
+    try:
+        body = messages.unpack(stored)
+    except ValueError:
+        body = ""
     journal.check_message(run, ordinal, body, stored_sum)
     return body
 
@@ -704,7 +710,7 @@ def absorb(claim: Claim, at: int) -> Tx[tuple[journal.Batch | None, dict[int, st
     (held,) = yield [_hold(claim, len(entries), at)]
     append, batch = _append(claim.tenant, claim.run, claim.fence, _held(held, claim), at, entries)
     yield [append, *writes, ("signal.read", key | {"at": at}), ("signal.none_unread", key)]
-    return batch, {row["ordinal"]: row["body"] for name, row in writes if name == "message.insert"}
+    return batch, {row["ordinal"]: messages.unpack(row["body"]) for name, row in writes if name == "message.insert"}
 
 
 # --- T8 commit, T9 end ------------------------------------------------------------------------------------------

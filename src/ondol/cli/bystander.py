@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+from pathlib import Path
+
+from ondol.handles import Run
+from ondol.runtime import Runtime
 from ondol.stores.sqlite import SqliteStore
 
 
@@ -10,3 +15,27 @@ class Bystander(SqliteStore):
 
     async def drives(self) -> bool:
         return False
+
+
+def driver_of(path: Path) -> str | None:
+    """The number of the process that drives a store, None if nobody does. The lock is left as it is."""
+    try:
+        with open(f"{path}.lock") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return file.read().strip() or "?"
+    except FileNotFoundError:
+        pass
+    return None
+
+
+async def unserved(rt: Runtime, run: Run) -> str | None:
+    """Why nobody drives the run now, and what to do about it; None if a process does, or it needs none."""
+    if run.status not in ("queued", "running"):
+        return None
+    if (why := await rt.waits_for_driver(run)) is not None:
+        return why
+    if isinstance(rt._store, Bystander) and driver_of(rt._store.path) is None:
+        return f"no process drives {rt._store.path}: start the program that defines the agent {run.agent!r}"
+    return None

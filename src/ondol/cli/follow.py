@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import TypeAlias
 
 from ondol.cli import codes
+from ondol.cli.bystander import unserved
 from ondol.cli.lines import of_effect, say_asks
 from ondol.cli.output import say
 from ondol.cli.surface import Cli
@@ -37,7 +38,7 @@ class Behind:
 
 @dataclass(frozen=True, slots=True)
 class NoDriver:
-    """It is queued, and no process that runs has its agent (or that of the run before it)."""
+    """It does not go on: no process that runs has its agent (or that of the run before it)."""
 
     why: str
 
@@ -53,7 +54,7 @@ async def follow(rt: Runtime, run: Run, show: Callable[[Event], None] | None, af
     alone_since: float | None = None
     try:
         while not (await asyncio.wait({resting}, timeout=_LOOK))[0]:
-            standing = await _queued(rt, await rt.get_run(run.id))
+            standing = await _stuck(rt, await rt.get_run(run.id))
             if isinstance(standing, Behind):
                 return standing
             alone_since = None if standing is None else alone_since or loop.time()
@@ -81,8 +82,10 @@ async def _rest(run: Run) -> None:
         await run.result()
 
 
-async def _queued(rt: Runtime, run: Run) -> Behind | NoDriver | None:
-    """Why a queued run does not begin, if that needs somebody."""
+async def _stuck(rt: Runtime, run: Run) -> Behind | NoDriver | None:
+    """Why a run does not go on, if that needs somebody."""
+    if run.status == "running" and (why := await unserved(rt, run)):
+        return NoDriver(why)
     if run.status != "queued":
         return None
     ahead = await rt.runs(session=run.session, state="waiting")
@@ -90,7 +93,7 @@ async def _queued(rt: Runtime, run: Run) -> Behind | NoDriver | None:
         return Behind(ahead[0])
     queued = await rt.runs(session=run.session, state="queued")
     first = min([*queued, run], key=lambda r: r._row.place)
-    why = await rt.waits_for_driver(first)
+    why = await unserved(rt, first)
     return None if why is None else NoDriver(why)
 
 

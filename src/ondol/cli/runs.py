@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from ondol import messages
 from ondol.cli import codes
+from ondol.cli.bystander import unserved
 from ondol.cli.bodies import ask_body, effect_body, event_body, run_body
-from ondol.cli.follow import Behind, NoDriver, follow, say_waiting, waiting_code
+from ondol.cli.follow import AtRest, Behind, NoDriver, follow, say_waiting, waiting_code
 from ondol.cli.lines import deciding, happened
 from ondol.cli.output import Column, called, compact, say, text, when
 from ondol.cli.run import AgentName, Model, drive
@@ -66,7 +66,7 @@ async def show(cli: Cli, id: Ids) -> None:
             try:
                 run = await rt.get_run(one)
                 effects, asks = await run.effects(), await run.asks(state=None)
-                events = await rt.journal_of(run.id)
+                events = await _so_far(run)
             except OndolError as error:
                 cli.failed(error)
                 continue
@@ -76,6 +76,17 @@ async def show(cli: Cli, id: Ids) -> None:
             shown.append((run.id, body | {"asks": [ask_body(a) for a in asks], "events": [event_body(e) for e in events]}))
     if cli.out.format != "table":
         cli.out.bodies(shown, one=True)
+
+
+async def _so_far(run: Run) -> list[Event]:
+    """What is written down by now, without waiting for more."""
+    events: list[Event] = []
+    last = run._row.next_seq - 1
+    async for event in run.events():
+        events.append(event)
+        if event.id is not None and int(event.id.rpartition("/")[2]) >= last:
+            break
+    return events
 
 
 async def _print(
@@ -136,8 +147,8 @@ async def _next(cli: Cli, rt: Runtime, run: Run, asks: list[Ask]) -> list[str]:
     lines = [f"to decide: {deciding(cli, ask)[0]}" for ask in asks if ask.state == "open"]
     if run.status == "failed" and run.retryable:
         lines.append(f"to go on: {cli.command('runs', 'resume', run.id, '--app', 'APP:' + run.agent)}")
-    if run.status == "queued" and (why := await rt.waits_for_driver(run)):
-        lines.append(f"it waits: {why}")
+    if (why := await unserved(rt, run)) is not None:
+        lines.append(f"it does not go on now: {why}")
     return lines
 
 
@@ -160,16 +171,15 @@ async def watch(
                 case _:
                     cli.out.line(f"{when(event.at, run.time_zone)}  {event.type:<18} {happened(event)}".rstrip())
 
-        while True:
-            match await follow(rt, run, print_event, after):
-                case NoDriver(why=why):
-                    say(f"run {run.id} is queued: {why}")
-                    return codes.OK
-                case Behind(run=ahead):
-                    say(f"run {run.id} is queued behind run {ahead.id}, which waits for a person")
-                    return waiting_code(await rt.asks(run=ahead.id))
-                case _:
-                    break
+        match await follow(rt, run, print_event, after):
+            case NoDriver(why=why):
+                say(f"run {run.id} is {(await run.refresh()).status}: {why}")
+                return codes.OK
+            case Behind(run=ahead):
+                say(f"run {run.id} is queued behind run {ahead.id}, which waits for a person")
+                return waiting_code(await rt.asks(run=ahead.id))
+            case AtRest():
+                pass
         try:
             await run.result()
         except RunWaiting as waiting:
@@ -284,9 +294,6 @@ async def _again(rt: Runtime, run: Run) -> tuple[str, list[bytes]]:
 
 async def say_who_drives(cli: Cli, rt: Runtime, run: Run) -> None:
     """After somebody decided: what to run so that the run goes on, if no process is there to do it."""
-    if run.status == "queued" and await rt.waits_for_driver(run) is not None:
+    if await unserved(rt, run) is not None:
         say(f"no process serves the agent {run.agent!r} now. To go on, run its program again, or:")
         say(f"  {cli.command('runs', 'resume', run.id, '--app', 'FILE.py:' + run.agent)}")
-
-
-__all__ = ["app", "messages"]

@@ -90,7 +90,7 @@ CREATE TABLE messages (
   tenant TEXT NOT NULL,
   run TEXT NOT NULL,
   ordinal INTEGER NOT NULL,
-  body TEXT NOT NULL,
+  body BLOB NOT NULL,                 -- JSON in UTF-8, deflated where it is long
   sum INTEGER NOT NULL,
   FOREIGN KEY (tenant, run) REFERENCES runs (tenant, id)
 );

@@ -1,0 +1,107 @@
+"""Which commands are there, and how does one of them end?"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+import typer
+import typer.core
+
+from ondol.cli import asks, audit, codes, context, db, demo, doctor, effects, run as run_command, runs, sessions
+from ondol.cli.output import say_error
+from ondol.cli.surface import DbOption, FormatOption, NoColorOption, given
+from ondol.errors import OndolError
+
+_HELP = """Run AI agents so that a crash neither forgets nor repeats.
+
+Exit codes: 0 ok, 1 run failed, cancelled or expired, 2 usage, 3 auth, 4 not found, 5 conflict, 6 waiting for a
+person, 7 unknown effect, 130 Ctrl-C."""
+
+
+class _InOrder(typer.core.TyperGroup):
+    """Lists its commands as they are registered, from the first that a newcomer needs to the last."""
+
+
+app = typer.Typer(
+    cls=_InOrder, help=_HELP, rich_markup_mode=None, add_completion=False, invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)  # fmt: skip
+
+
+@app.callback()
+def _take(
+    ctx: typer.Context,
+    db: DbOption = None,
+    output: FormatOption = None,
+    no_color: NoColorOption = False,
+    version: bool = typer.Option(False, "--version", help="Print the version."),
+) -> None:
+    given(ctx, db, output, no_color)
+    if version:
+        from ondol import __version__
+
+        sys.stdout.write(f"ondol {__version__}\n")
+        raise typer.Exit
+    if ctx.invoked_subcommand is None:
+        sys.stdout.write(ctx.get_help() + "\n")
+
+
+app.add_typer(demo.app, name="demo")
+run_command.add_to(app)
+app.add_typer(runs.app, name="runs")
+app.add_typer(asks.app, name="asks")
+app.add_typer(effects.app, name="effects")
+app.add_typer(sessions.app, name="sessions")
+context.add_to(app)
+audit.add_to(app)
+doctor.add_to(app)
+app.add_typer(db.app, name="db")
+
+
+def run(arguments: Sequence[str] | None) -> int:
+    """Run one command line; returns the exit code. Every error is one line on standard error."""
+    _log_in_one_line()
+    try:
+        code = app(args=None if arguments is None else list(arguments), prog_name="ondol", standalone_mode=False)
+    except typer.TyperException as error:
+        return _usage(error)
+    except OndolError as error:
+        say_error(error.code, str(error))
+        return codes.of_error(error)
+    except typer.Abort:
+        return codes.INTERRUPTED
+    except Exception as error:
+        if os.environ.get("ONDOL_DEBUG"):
+            raise
+        say_error("internal", f"{type(error).__name__}: {error}: a bug in Ondol, ONDOL_DEBUG=1 shows where")
+        return codes.FAILED
+    return code if isinstance(code, int) else codes.OK
+
+
+def _usage(error: typer.TyperException) -> int:
+    ctx = getattr(error, "ctx", None)
+    where = f": see '{ctx.command_path} --help'" if ctx is not None else ""
+    say_error("usage", error.format_message().rstrip(".") + where)
+    return error.exit_code
+
+
+class _OneLine(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line = f"{record.levelname.lower()} [{record.name}]: {' '.join(record.getMessage().split())}"
+        if record.exc_info and record.exc_info[1] is not None:
+            line += f" ({type(record.exc_info[1]).__name__}: {record.exc_info[1]})"
+        return line
+
+
+def _log_in_one_line() -> None:
+    """Warnings of the library are lines like any other; tracebacks are for ONDOL_DEBUG."""
+    handler = logging.StreamHandler()
+    if not os.environ.get("ONDOL_DEBUG"):
+        handler.setFormatter(_OneLine())
+    handler.setLevel(logging.WARNING)
+    for name in ("ondol", "asyncio"):
+        logging.getLogger(name).addHandler(handler)
+        logging.getLogger(name).propagate = False

@@ -1,0 +1,202 @@
+"""The same work on Ondol: what is done is written down, so a killed process is only a pause."""
+
+from __future__ import annotations
+
+import shlex
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from ondol.agent import Agent
+from ondol.cli import codes
+from ondol.cli.bystander import Bystander
+from ondol.cli.demo import shop as shops
+from ondol.cli.demo.shop import Crash, Shop
+from ondol.cli.follow import waiting_code
+from ondol.cli.output import called, exact, say_error
+from ondol.errors import NotFound, OndolError, RunWaiting
+from ondol.events import Event
+from ondol.handles import Ask, Effect, Run, this_person
+from ondol.providers.script import ScriptedModel, call
+from ondol.runtime import Runtime
+from ondol.tools import Context, Happened, NotHappened, Tool, tool
+
+OPERATION = "refund order 1182"
+_TIMEOUT = 2.0  # seconds a call may take, when nobody has to find the time to kill it
+
+
+# --- the agents: all there is to it -----------------------------------------------------------------------------
+
+
+def find_order_tool(crash: Crash) -> Tool[..., Any]:
+    @tool(effect="read")
+    def find_order(order_id: str) -> dict[str, str]:
+        """Look an order up."""
+        found = shops.ORDERS[order_id]
+        crash.comes("find_order")
+        return found
+
+    return find_order
+
+
+def refund_tool(shop: Shop, crash: Crash, *, asks: bool = False) -> Tool[..., Any]:
+    @tool(effect="idempotent", timeout=_time(crash), approve=asks)
+    def refund(ctx: Context[None], order_id: str, amount: str) -> str:
+        """Pay an order back."""
+        shop.pay_back(ctx.idempotency_key, order_id, amount)
+        crash.comes("refund")
+        return "refunded"
+
+    return refund
+
+
+def send_email_tool(shop: Shop, crash: Crash, *, can_look: bool) -> Tool[..., Any]:
+    def was_sent(ctx: Context[None], to: str, body: str) -> Happened | NotHappened:
+        sent = shop.was_sent(ctx.idempotency_key)
+        print(f"{'send_email':<11} check looks downstream: {'it is' if sent else 'it is not'} in {shop.outbox}", flush=True)
+        return Happened("sent") if sent else NotHappened()
+
+    @tool(effect="once", check=was_sent if can_look else None, timeout=_time(crash))
+    def send_email(ctx: Context[None], to: str, body: str) -> str:
+        """Send an e-mail to a customer."""
+        shop.send(ctx.idempotency_key, to, body)
+        crash.comes("send_email")
+        return "sent"
+
+    return send_email
+
+
+def refund_agent(shop: Shop, crash: Crash) -> Agent:
+    tools = [find_order_tool(crash), refund_tool(shop, crash), send_email_tool(shop, crash, can_look=True)]
+    return Agent("demo-refund", model=_model(), tools=tools)
+
+
+def unknown_agent(shop: Shop, crash: Crash) -> Agent:
+    tools = [find_order_tool(crash), refund_tool(shop, crash), send_email_tool(shop, crash, can_look=False)]
+    return Agent("demo-unknown", model=_model(), tools=tools)
+
+
+def approval_agent(shop: Shop, crash: Crash) -> Agent:
+    tools = [find_order_tool(crash), refund_tool(shop, crash, asks=True), send_email_tool(shop, crash, can_look=True)]
+    return Agent("demo-approval", model=_model(), tools=tools)
+
+
+def _model() -> ScriptedModel:
+    return ScriptedModel([
+        call("find_order", order_id="1182"),
+        call("refund", order_id="1182", amount="30"),
+        call("send_email", to=shops.TO, body=shops.BODY),
+        shops.DONE,
+    ])  # fmt: skip
+
+
+def _time(crash: Crash) -> timedelta:
+    return timedelta(seconds=crash.pause + _TIMEOUT)
+
+
+# --- what is printed about it -----------------------------------------------------------------------------------
+
+
+async def run(agent: Agent, shop: Shop, crash: Crash, again: str) -> int:
+    """Start the operation, or go on with it: the same lines do both. Returns the exit code."""
+    recorded, steps = await _before(shop, agent)
+    if recorded is not None:
+        _say_recorded(*recorded, steps)
+    model = agent.model
+    assert isinstance(model, ScriptedModel)
+    async with Runtime(shop.url, agents=[agent], door="cli") as rt:
+        operation = f"{agent.name}: {OPERATION}"
+        run = await rt.start(agent, shops.REQUEST, session=agent.name, operation_id=operation)
+        async for event in run.events(after=recorded[2] if recorded is not None else None):
+            _say_event(event)
+        try:
+            result = await run.result()
+        except RunWaiting as waiting:
+            asks = await rt.asks(run=waiting.run)
+            _say_asks(shop, asks, again)
+            return waiting_code(asks)
+        except OndolError as error:
+            say_error(error.code, str(error))
+            print(f"begin anew: {again} --fresh", flush=True)
+            return codes.of_error(error)
+    print(f"answer      {result.text}")
+    if recorded is not None:
+        repeated = sum(1 for request in model.requests if request.step < steps)
+        print(f"model calls now: {len(model.requests)}, of these for the steps before: {repeated}")
+    print(f"on Ondol: {shop.refunded()}")
+    print(f"on Ondol: {shop.emails()}", flush=True)
+    return codes.OK
+
+
+async def _before(shop: Shop, agent: Agent) -> tuple[tuple[Run, list[Effect], str] | None, int]:
+    """What an earlier process wrote down: the run, its effects and its last event; and how many answers there are."""
+    if not shop.db.exists():
+        return None, 0
+    async with Runtime(Bystander(shop.db), door="cli") as rt:
+        try:
+            run = await rt.find_run(f"{agent.name}: {OPERATION}")
+        except NotFound:
+            return None, 0
+        answers = sum(1 for message in await run.messages() if message.role == "assistant")
+        return (run, await run.effects(), f"{run.id}/{run._row.next_seq - 1}"), answers
+
+
+def _say_recorded(run: Run, effects: list[Effect], _: str, steps: int) -> None:
+    if run.status == "completed":
+        print("this operation is completed: the stored answer is given again (--fresh begins anew)", flush=True)
+        return
+    print(f"run {run.id} is in the journal: {steps} answers of the model are reused, not asked for again")
+    for effect in effects:
+        print(f"{effect.tool:<11} {effect.effect:<11} {_recorded(effect)}", flush=True)
+
+
+def _recorded(effect: Effect) -> str:
+    match effect.state:
+        case "succeeded":
+            return "reused: its result is in the journal"
+        case "started":
+            deadline = effect.deadline or datetime.now(UTC)
+            left = max(0.0, (deadline - datetime.now(UTC)).total_seconds())
+            wait = f"; until its deadline, in {left:.0f} s, it could still act" if left else ""
+            return f"was started, its outcome was lost{wait}"
+        case "unknown":
+            return "may have happened"
+        case _:
+            return "had not begun: it will run"
+
+
+def _say_event(event: Event) -> None:
+    d = event.data
+    match event.type:
+        case "effect.planned":
+            wanted = called(d["tool"], d["arguments"])
+            print(f"model       wants {wanted}", flush=True)
+        case "effect.started" if d["attempt"] > 1:
+            print(f"{d['tool']:<11} again, with the same key", flush=True)
+        case "effect.succeeded":
+            how = {"tool": "done", "check": "done before the crash, not repeated", "person": "done, a person says so"}
+            print(f"{d['tool']:<11} {how[d.get('by', 'tool')]}", flush=True)
+        case "effect.failed":
+            print(f"{d['tool']:<11} failed: {exact(d.get('reason', ''))}", flush=True)
+        case _:
+            pass
+
+
+def _say_asks(shop: Shop, asks: list[Ask], again: str) -> None:
+    for ask in asks:
+        asked = called(ask.tool, ask.arguments)
+        if ask.kind == "approval":
+            print(f"waiting for a person: {asked}")
+            print("this process ends now, the question stays. To decide:")
+            _say_command(shop, "asks", "approve", ask.id, "--by", this_person())
+            _say_command(shop, "asks", "deny", ask.id, "--by", this_person(), "--reason", "not refundable")
+        else:
+            print(f"unknown: {asked} was started, and nobody can tell whether it happened. Ondol does not guess.")
+            print(f"look into {shop.outbox}, then settle it:")
+            settle = ("effects", "resolve", ask.effect or "")
+            _say_command(shop, *settle, "--happened", "--evidence", "it is in the outbox", "--by", this_person())
+            _say_command(shop, *settle, "--not-happened", "--evidence", "it is not there", "--by", this_person())
+        print(f"then run the same command again: {again}", flush=True)
+
+
+def _say_command(shop: Shop, *words: str) -> None:
+    print("  " + shlex.join(["ondol", "--db", shop.url, *words]))
