@@ -1,6 +1,6 @@
 """Refund support: find an order, pay money back, tell the customer.
 
-Of the 0 lines of code here, 0 are about Ondol; the others are about refunds.
+Of the 64 lines of code here, 23 are about Ondol; the others are about refunds.
 """
 
 import argparse

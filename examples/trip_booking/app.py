@@ -1,6 +1,6 @@
 """An assistant that books a trip: flight, hotel, train, seat, and the itinerary by e-mail.
 
-Of the 0 lines of code here, 0 are about Ondol; the others are about trips.
+Of the 93 lines of code here, 40 are about Ondol; the others are about trips.
 """
 
 import argparse

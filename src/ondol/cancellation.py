@@ -14,7 +14,6 @@ from datetime import timedelta
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from ondol.clock import Clock
-from ondol.tools import Cancelled
 
 T = TypeVar("T")
 
@@ -28,15 +27,11 @@ class CancelToken:
 
     def __init__(self) -> None:
         self._listeners: set[Callable[[], None]] = set()
-        self.for_tools = Cancelled()
-
-    @property
-    def is_set(self) -> bool:
-        return bool(self.for_tools)
+        self.is_set = False
 
     def set(self) -> None:
         if not self.is_set:
-            self.for_tools.set()
+            self.is_set = True
             for listener in list(self._listeners):
                 listener()
 

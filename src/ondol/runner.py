@@ -37,7 +37,7 @@ from ondol.model import Answer, Delta, Model, ModelRequest
 from ondol.records import RunRow, SessionRow
 from ondol.store import Store
 from ondol.streams import Streams
-from ondol.tools import CannotTell, Context, Happened, NotHappened, SessionState, Tool
+from ondol.tools import Cancelled, CannotTell, Context, Happened, NotHappened, SessionState, Tool
 from ondol.transactions import Claimed, Ended, Outcome, PlannedCall, Tx
 
 P = ParamSpec("P")
@@ -634,18 +634,17 @@ class Drive:
             ending = await attempt.wait(self.clock, left, self.token)
             if ending == "done":
                 return _end_of(attempt)
+            ctx.cancelled.set()  # for a function in a thread: it can only look
             if ending == "timeout":
                 if await attempt.stop_late(self.clock):
                     ended = _end_of(attempt)
                     return TimedOut() if isinstance(ended, Unwound) else ended
-                self._keep_late_outcome(effect, attempt)
-                return TimedOut()
-            if await attempt.stop(self.clock, effects.GRACE):
+            elif await attempt.stop(self.clock, effects.GRACE):
                 ended = _end_of(attempt)
                 said = isinstance(ended, Returned) or (isinstance(ended, Raised) and ended.not_done)
                 return ended if said else Stopped()
             self._keep_late_outcome(effect, attempt)
-            return Stopped()
+            return TimedOut() if ending == "timeout" else Stopped()
         finally:
             if not attempt.future.done() and not attempt.in_thread:
                 attempt.future.cancel()
@@ -816,7 +815,7 @@ class Drive:
             deps=self.runner.deps, idempotency_key=key, operation_id=self.row.operation_id, run_id=self.row.id,
             session=self.row.session, user=self.row.user_id or None, tenant=self.row.tenant, attempt=attempt,
             time_zone=self.row.zone or self.runner.time_zone, state=state,
-            cancelled=self.token.for_tools, _now=self.clock.now, _progress=progress,
+            cancelled=Cancelled(), _now=self.clock.now, _progress=progress,
         )  # fmt: skip
 
     # --- execute: suspend; commit; end --------------------------------------------------------------------------

@@ -26,7 +26,7 @@ DEFAULT_KEY_TTL = timedelta(hours=24)  # what most payment and mail services kee
 
 
 class Cancelled:
-    """Has somebody asked this call to stop? Safe to read from a thread; true once, true for ever."""
+    """Has this call been asked to stop, by a cancel or because its time is over? Safe to read from a thread."""
 
     def __init__(self) -> None:
         self._event = threading.Event()

@@ -6,11 +6,13 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import typer
 import typer.core
 
-from ondol.cli import asks, audit, codes, context, db, demo, doctor, effects, run as run_command, runs, sessions
+from ondol.cli import asks, audit, codes, context, db, demo, doctor, effects, runs, sessions
+from ondol.cli import run as run_command
 from ondol.cli.output import say_error
 from ondol.cli.surface import DbOption, FormatOption, NoColorOption, given
 from ondol.errors import OndolError
@@ -21,8 +23,14 @@ Exit codes: 0 ok, 1 run failed, cancelled or expired, 2 usage, 3 auth, 4 not fou
 person, 7 unknown effect, 130 Ctrl-C."""
 
 
+_ORDER = ("demo", "run", "runs", "asks", "effects", "sessions", "context", "audit", "db", "doctor")
+
+
 class _InOrder(typer.core.TyperGroup):
-    """Lists its commands as they are registered, from the first that a newcomer needs to the last."""
+    """Lists its commands from the first that a newcomer needs to the last."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(_ORDER)
 
 
 app = typer.Typer(

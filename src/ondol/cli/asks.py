@@ -22,6 +22,8 @@ app = noun("What waits for a person.")
 
 Reason = Annotated[str, typer.Option("--reason", metavar="WHY", help="Told to the model, and kept.")]
 
+_AS_IN = """'{"amount": "30"}'"""
+
 _COLUMNS: list[Column[Ask]] = [
     Column("ID", lambda a: a.id),
     Column("KIND", lambda a: a.kind),
@@ -141,11 +143,11 @@ def parse_json(option: str, given: str) -> Any:
     try:
         return values.decode(json.loads(given))
     except ValueError as error:
-        raise InvalidInput(f"{option} is not JSON ({error}): quote it as in '{{\"amount\": \"30\"}}'") from error
+        raise InvalidInput(f"{option} is not JSON ({error}): quote it as in {_AS_IN}") from error
 
 
 def parse_object(option: str, given: str) -> dict[str, Any]:
     parsed = parse_json(option, given)
     if not isinstance(parsed, dict):
-        raise InvalidInput(f"{option} must be a JSON object, as in '{{\"amount\": \"30\"}}'")
+        raise InvalidInput(f"{option} must be a JSON object, as in {_AS_IN}")
     return parsed

@@ -25,7 +25,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 async def audit(cli: Cli, limit: Limit = 100) -> None:
-    """List what people did, the newest first: who, when, through which door."""
+    """What people did: who, when, through which door. The newest comes first."""
     found: list[Act] = []
     try:
         async with cli.runtime() as rt:

@@ -21,7 +21,7 @@ async def context(
     run: Annotated[str, typer.Argument(metavar="RUN")],
     step: Annotated[int | None, typer.Option("--step", metavar="N", min=1, help="The last one unless given.")] = None,
 ) -> None:
-    """Show what the model saw at a step of a run, built again from what is stored."""
+    """What the model saw at a step of a run. It is built again from what is stored, and compared with its hash."""
     async with cli.runtime() as rt:
         seen = await rt.context(run, step)
     if cli.out.format != "table":
@@ -59,7 +59,8 @@ def print_message(cli: Cli, message: Message, mark: str = "") -> None:
             case ToolCall():
                 shown = f"calls {called(part.name, part.arguments)}"
             case ToolResponse():
-                shown = f"{safe(part.name)} {'refused or failed' if part.error else 'returned'}: {exact(values.decode(part.response))}"
+                how = "was refused or failed" if part.error else "returned"
+                shown = f"{safe(part.name)} {how}: {exact(values.decode(part.response))}"
             case Attachment():
                 shown = f"attachment {safe(part.name)} ({part.media_type}, {part.size} bytes)"
             case _:

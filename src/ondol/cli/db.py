@@ -48,7 +48,8 @@ async def restore(cli: Cli, src: Annotated[Path, typer.Argument(metavar="SRC", h
 
     sqlite_admin.restore(src, cli.path)
     parked = cli.command("runs", "ls", "--state", "parked")
-    _done(cli, {"restored": str(cli.path)}, f"{cli.path} is restored from {src}. What was unfinished is parked: {parked}")
+    words = f"{cli.path} is restored from {src}. What was unfinished is parked: {parked}"
+    _done(cli, {"restored": str(cli.path)}, words)
 
 
 @verb(app, "migrate")

@@ -9,7 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import typer
 
@@ -25,12 +25,15 @@ _COUNTED = 1000  # runs of a state that are counted
 _MODEL_KEYS = ("OPENAI_API_KEY",)
 
 
+State: TypeAlias = Literal["ok", "note", "wrong"]
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """``state``: ``ok``, ``note`` (normal, but worth knowing) or ``wrong``."""
 
     check: str
-    state: Literal["ok", "note", "wrong"]
+    state: State
     found: str
     fix: str = ""
 
@@ -48,7 +51,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 async def doctor(cli: Cli) -> int:
-    """Look at this machine and at the store; exit 1 if something is wrong."""
+    """What is wrong here, and what mends it. Exit 1 if something is."""
     findings = [*_machine(), *_keys()]
     if cli.path.exists():
         of_file = list(_file(cli))
@@ -56,7 +59,8 @@ async def doctor(cli: Cli) -> int:
         if not any(f.check == "schema" and f.state == "wrong" for f in of_file):
             findings += [f async for f in _work(cli)]
     else:
-        findings.append(Finding("store", "note", f"there is no {cli.path} yet", cli.command("run", "APP:AGENT", "TEXT")))
+        start = cli.command("run", "APP:AGENT", "TEXT")
+        findings.append(Finding("store", "note", f"there is no {cli.path} yet", start))
     cli.out.listing(findings, _COLUMNS, id=lambda f: f.check, body=asdict, empty="")
     return codes.FAILED if any(f.state == "wrong" for f in findings) else codes.OK
 
@@ -83,7 +87,8 @@ def _keys() -> Iterator[Finding]:
         if os.environ.get(key):
             yield Finding("model key", "ok", f"{key} is set")
         else:
-            yield Finding("model key", "note", f"{key} is not set", "needed for its models only; script:demo needs none")
+            needed = "needed for its models only; script:demo needs none"
+            yield Finding("model key", "note", f"{key} is not set", needed)
     if importlib.util.find_spec("pydantic_ai") is None:
         yield Finding("model library", "note", "not installed", "pip install 'ondol[models]', for models by name")
     else:
@@ -162,13 +167,16 @@ async def _runs(cli: Cli, rt: Runtime, driven: bool) -> AsyncIterator[Finding]:
         yield Finding("queued", "wrong", f"{_runs_are(number)} queued: {why.partition(':')[0]}", fix)
     if not reasons:
         yield Finding("queued", "ok", _count(counts["queued"]))
-    waiting = f"{_count(counts['waiting'])}, {len(await rt.asks(limit=_COUNTED))} open asks"
-    yield Finding("waiting", "note" if counts["waiting"] else "ok", waiting, cli.command("asks") if counts["waiting"] else "")
-    parked = cli.command("runs", "ls", "--state", "parked")
-    yield Finding("parked", "wrong", _count(counts["parked"]), parked) if counts["parked"] else Finding("parked", "ok", "0 runs")
+    open_asks = len(await rt.asks(limit=_COUNTED))
+    yield _found("waiting", "note", counts["waiting"], f", {open_asks} open asks", cli.command("asks"))
+    yield _found("parked", "wrong", counts["parked"], "", cli.command("runs", "ls", "--state", "parked"))
     unknown = len(await rt.effects(state="unknown", limit=_COUNTED))
     settle = cli.command("effects", "ls", "--state", "unknown")
     yield Finding("unknown effects", "wrong" if unknown else "ok", str(unknown), settle if unknown else "")
+
+
+def _found(check: str, state: State, number: int, more: str, fix: str) -> Finding:
+    return Finding(check, state, _count(number) + more, fix) if number else Finding(check, "ok", _count(0) + more)
 
 
 def _runs_are(number: int) -> str:

@@ -46,7 +46,8 @@ async def ls(
             found = await rt.effects(run=run, session=session, state=state, limit=limit)
     except codes.NoDatabase:
         pass
-    empty = f"no such effects in {cli.url}: '{cli.command('run', 'APP:AGENT', 'TEXT')}' starts a run, its tools make them"
+    start = cli.command("run", "APP:AGENT", "TEXT")
+    empty = f"no such effects in {cli.url}: '{start}' starts a run, and its tools make them"
     cli.out.listing(found, _COLUMNS, id=lambda e: e.id, body=effect_body, empty=empty)
 
 

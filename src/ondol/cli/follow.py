@@ -109,26 +109,36 @@ async def say_waiting(cli: Cli, rt: Runtime, waiting: RunWaiting) -> tuple[list[
 
 
 class Progress:
-    """A run's progress on a terminal: the text as it is said, one line for each effect."""
+    """A run's progress on a terminal: the text as it is said, one line for each effect.
+
+    What is not stored (deltas) may overtake what is, so it waits for the start of its step; the whole answer comes
+    with ``model.completed``, and what was not said of it by then is said after it.
+    """
 
     def __init__(self, cli: Cli) -> None:
         self._out = cli.out
         self._since = datetime.now(UTC)
-        self._step = 0  # whose answer is complete; what comes late of it was printed with it
+        self._started = self._completed = 0  # steps
+        self._early: list[Event] = []
         self._in_text = False
         self.said = ""  # of the answer that was said last
 
     def __call__(self, event: Event) -> None:
         d = event.data
         match event.type:
-            case "model.delta" if d["kind"] == "text" and d["step"] > self._step:
-                if not self._in_text:
-                    self.said = ""
+            case "model.delta" if d["step"] > self._started:
+                self._early.append(event)
+            case "model.delta" if d["kind"] == "text" and d["step"] > self._completed:
                 self._say(d["text"])
+            case "model.started":
+                self._started, self.said = d["step"], ""
+                early, self._early = self._early, []
+                for waiting in early:
+                    self(waiting)
             case "model.completed":
                 if event.at >= self._since:
-                    self._complete(d.get("text", ""))
-                self._step = d["step"]
+                    self._say_rest(d.get("text", ""))
+                self._completed = d["step"]
             case "step.failed":
                 if self._in_text:
                     self.end_line()
@@ -142,20 +152,17 @@ class Progress:
                     self._line(line if event.at >= self._since else f"{line} (recorded before)")
 
     def _say(self, words: str) -> None:
-        self.said += words
-        self._in_text = True
-        self._out.stream(words)
+        if words:
+            self.said += words
+            self._in_text = True
+            self._out.stream(words)
 
-    def _complete(self, whole: str) -> None:
-        said = self.said if self._in_text else ""
-        if whole.startswith(said):
-            if rest := whole[len(said) :]:
-                self._say(rest)
-        else:
+    def _say_rest(self, whole: str) -> None:
+        if not whole.startswith(self.said):
             self.end_line()
-            self._say(whole)
+            self.said = ""
+        self._say(whole.removeprefix(self.said))
         self.end_line()
-        self.said = whole
 
     def _line(self, words: str) -> None:
         self.end_line()

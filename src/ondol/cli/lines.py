@@ -22,7 +22,7 @@ def happened(event: Event) -> str:
         case "run.accepted":
             said = f"agent {d['agent']}, session {d['session']}"
         case "run.queued":
-            said = d["why"] + (f", {d['deaths']} processes died" if d.get("deaths") else "")
+            said = d["why"] + (f", its process died ({d['deaths']} in a row)" if d.get("deaths") else "")
         case "run.waiting":
             said = "for " + ", ".join(d["asks"])
         case "run.failed":

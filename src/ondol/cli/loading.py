@@ -61,9 +61,9 @@ def load(name: str, agent: str | None = None) -> App:
             return _app(found, _runtime_of(module, found))
         case Runtime():
             return _app(_only_agent(name, found, agent), found)
-    offered = [f"{place}:{n}" for n, v in vars(module).items() if isinstance(v, Agent | Runtime)]
-    said = ", ".join(offered) if offered else "it has neither an Agent nor a Runtime"
-    raise InvalidInput(f"{name!r} names no agent: say one of {said}" if offered else f"{name!r} names no agent: {said}")
+    offered = [n for n, v in vars(module).items() if isinstance(v, Agent | Runtime)]
+    said = f"say {place}:NAME with one of {', '.join(offered)}" if offered else "it has neither an Agent nor a Runtime"
+    raise InvalidInput(f"{name!r} names no agent: {said}")
 
 
 def _app(agent: Agent, runtime: Runtime | None) -> App:

@@ -23,7 +23,7 @@ _STYLES = {
     "completed": "green", "succeeded": "green", "decided": "green", "ok": "green", "approved": "green",
     "failed": "red", "cancelled": "red", "expired": "red", "abandoned": "red", "denied": "red", "wrong": "bold red",
     "waiting": "yellow", "parked": "yellow", "open": "yellow", "asked": "yellow", "note": "yellow",
-    "unknown": "bold magenta", "unknown_effect": "bold magenta", "running": "cyan", "started": "cyan",
+    "unknown": "bold magenta", "running": "cyan", "started": "cyan",
 }  # fmt: skip
 
 
@@ -84,25 +84,19 @@ class Output:
 
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
         for column in columns:
-            table.add_column(column.title, overflow="fold")
+            table.add_column(column.title, overflow="fold", no_wrap=column.title == "ID")  # ids are there to be copied
         for item in items:
-            cells = [safe(text(c.cell(item))) for c in columns]
-            table.add_row(*(Text(c, style=_STYLES.get(c, "")) for c in cells))
+            cells = [(c.title, safe(text(c.cell(item)))) for c in columns]
+            table.add_row(*(Text(c, style=_STYLES.get(c, "") if title == "STATE" else "") for title, c in cells))
         with self.console.capture() as captured:
             self.console.print(table)
         for line in captured.get().splitlines():
             self.line(" " * indent + (line if self.is_terminal else line.rstrip()))
 
     def title(self, words: str) -> None:
-        self.styled(words, "bold")
-
-    def styled(self, words: str, style: str) -> None:
         from rich.text import Text
 
-        self.console.print(Text(safe(words), style=style), soft_wrap=True)
-
-    def state(self, word: str) -> None:
-        self.styled(word, _STYLES.get(word, ""))
+        self.console.print(Text(safe(words), style="bold"), soft_wrap=True)
 
     def fields(self, pairs: Iterable[tuple[str, object]]) -> None:
         """``name   value`` lines; a value of None is left out."""

@@ -20,7 +20,7 @@ from ondol.cli.output import say, say_error
 from ondol.cli.surface import Cli, verb
 from ondol.errors import OndolError, RunWaiting
 from ondol.handles import Run
-from ondol.runtime import Runtime
+from ondol.runtime import DRAIN, Runtime
 
 AppName = Annotated[str, typer.Argument(metavar="APP", help="MODULE:NAME or FILE.py:NAME, an Agent or a Runtime.")]
 Model = Annotated[str | None, typer.Option("--model", metavar="M", help="Another model than the agent's own.")]
@@ -74,18 +74,22 @@ async def drive(
             accepted = await start(rt, loaded.agent.name)
             if progress is not None:
                 say(f"run {accepted.id}, operation {accepted.operation_id}")
-            standing = await follow(rt, accepted, progress)
+            try:
+                standing = await follow(rt, accepted, progress)
+            except asyncio.CancelledError:
+                if progress is not None:
+                    progress.end_line()
+                    say(f"stopping: what is in flight gets {DRAIN:g} s to end")
+                raise
             if progress is not None:
                 progress.end_line()
             match standing:
                 case NoDriver(why=why):
-                    return _detach(cli, accepted, why)
+                    return _detach(cli, accepted, why, app)
                 case Behind(run=ahead):
                     return await _say_behind(cli, rt, accepted, ahead)
             return await _say_end(cli, rt, accepted, progress)
     except asyncio.CancelledError:
-        if progress is not None:
-            progress.end_line()
         _say_detached(cli, accepted, app)
         if not ended_by:
             raise
@@ -139,12 +143,14 @@ def _print(cli: Cli, run: Run, body: dict[str, Any]) -> None:
         cli.out.bodies([(run.id, body)], one=True)
 
 
-def _detach(cli: Cli, run: Run, why: str) -> int:
+def _detach(cli: Cli, run: Run, why: str, app: str) -> int:
+    """It is accepted, but another process drives the store and lacks the agent: nobody waits for ever."""
     if cli.out.format == "table":
         cli.out.line(run.id)
     else:
         _print(cli, run, run_body(run))
-    say(f"run {run.id} is accepted and stays queued: {why}")
+    say(f"run {run.id} is accepted and stays queued: another process drives this store, and {why}")
+    say(f"  go on when that one has ended: {cli.command('runs', 'resume', run.id, '--app', app)}")
     return codes.OK
 
 

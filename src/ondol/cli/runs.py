@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from ondol.cli import codes
-from ondol.cli.bystander import unserved
 from ondol.cli.bodies import ask_body, effect_body, event_body, run_body
+from ondol.cli.bystander import unserved
 from ondol.cli.follow import AtRest, Behind, NoDriver, follow, say_waiting, waiting_code
 from ondol.cli.lines import deciding, happened
 from ondol.cli.output import Column, called, compact, say, text, when
@@ -72,8 +72,11 @@ async def show(cli: Cli, id: Ids) -> None:
                 continue
             if cli.out.format == "table":
                 await _print(cli, rt, run, effects, asks, events)
-            body = run_body(run) | {"effects": [effect_body(e) for e in effects]}
-            shown.append((run.id, body | {"asks": [ask_body(a) for a in asks], "events": [event_body(e) for e in events]}))
+            body = run_body(run) | {
+                "effects": [effect_body(e) for e in effects], "asks": [ask_body(a) for a in asks],
+                "events": [event_body(e) for e in events],
+            }  # fmt: skip
+            shown.append((run.id, body))
     if cli.out.format != "table":
         cli.out.bodies(shown, one=True)
 
@@ -89,9 +92,7 @@ async def _so_far(run: Run) -> list[Event]:
     return events
 
 
-async def _print(
-    cli: Cli, rt: Runtime, run: Run, effects: list[Effect], asks: list[Ask], events: list[Event]
-) -> None:
+async def _print(cli: Cli, rt: Runtime, run: Run, effects: list[Effect], asks: list[Ask], events: list[Event]) -> None:
     out, zone = cli.out, run.time_zone
     error = run.error
     out.fields([
@@ -130,7 +131,7 @@ EFFECT_COLUMNS: list[Column[Effect]] = [
     Column("CLASS", lambda e: e.effect),
     Column("STATE", lambda e: e.state),
     Column("ATTEMPT", lambda e: e.attempt),
-    Column("WHY", lambda e: e.reason or ""),
+    Column("WHY", lambda e: "" if e.state == "succeeded" else e.reason or ""),
 ]
 
 _ASK_COLUMNS: list[Column[Ask]] = [

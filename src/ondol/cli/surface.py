@@ -118,10 +118,10 @@ class Noun(typer.core.TyperGroup):
     """A group whose bare name lists: ``ondol runs`` is ``ondol runs ls``, whatever options follow."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        wants_help = any(a in ("--help", "-h") for a in args)
-        if "ls" in self.commands and not wants_help and (not args or args[0].startswith("-")):
-            if not any(a in self.commands for a in args):
-                args = ["ls", *args]
+        bare = next((v for v in ("ls", "tour") if v in self.commands), None)
+        has_verb = any(a in self.commands or a in ("--help", "-h") for a in args)
+        if bare is not None and not has_verb and (not args or args[0].startswith("-")):
+            args = [bare, *args]
         return super().parse_args(ctx, args)
 
 
@@ -130,7 +130,9 @@ def noun(help: str) -> typer.Typer:
     app = typer.Typer(cls=Noun, help=help, rich_markup_mode=None, add_completion=False)
 
     @app.callback()
-    def take(ctx: typer.Context, db: DbOption = None, output: FormatOption = None, no_color: NoColorOption = False) -> None:
+    def take(
+        ctx: typer.Context, db: DbOption = None, output: FormatOption = None, no_color: NoColorOption = False
+    ) -> None:
         given(ctx, db, output, no_color)
 
     return app
@@ -139,8 +141,8 @@ def noun(help: str) -> typer.Typer:
 def given(ctx: typer.Context, db: str | None, output: Format | None, no_color: bool) -> Options:
     """Take up what was given at this place of the line. Options may stand before the noun, after it, and at the end."""
     before = ctx.obj if isinstance(ctx.obj, Options) else Options()
-    ctx.obj = before.with_given(db, output, no_color)
-    return ctx.obj
+    ctx.obj = options = before.with_given(db, output, no_color)
+    return options
 
 
 def verb(app: typer.Typer, name: str) -> Callable[[Verb[P]], Verb[P]]:

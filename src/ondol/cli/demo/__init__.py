@@ -7,13 +7,12 @@ from typing import Annotated, Literal
 
 import typer
 
-from ondol.cli import codes
+from ondol.cli import tour
 from ondol.cli.demo import durable, naive
 from ondol.cli.demo.shop import Crash, Shop
-from ondol.cli.output import say
 from ondol.cli.surface import Cli, noun, verb
 
-app = noun("The proof: a crash in the middle. Offline, no key. Without a name: all of it, on its own.")
+app = noun("The proof: a crash in the middle. Offline, no key.")
 
 Dir = Annotated[
     Path | None, typer.Option("--dir", metavar="D", help="Where it keeps its files. [default: ondol-demo/NAME]")
@@ -38,12 +37,10 @@ def _begin(name: str, dir: Path | None, kill_at: str | None, pause: float, fresh
     return Shop(folder), Crash(folder, kill_at, 0.0 if kill_at else pause, again), again
 
 
-@app.callback(invoke_without_command=True)
-def _tour(ctx: typer.Context) -> None:
-    if ctx.invoked_subcommand is None:
-        from ondol.cli import tour
-
-        raise typer.Exit(tour.tour())
+@verb(app, "tour")
+async def _tour(cli: Cli) -> int:
+    """Both loops, killed with kill -9 in the middle and started again, by itself. The bare 'ondol demo' does this."""
+    return await tour.tour()
 
 
 @verb(app, "naive")
@@ -74,12 +71,7 @@ async def _unknown(
 
 
 @verb(app, "approval")
-async def _approval(
-    cli: Cli, dir: Dir = None, kill_at: KillAt = None, pause: Pause = 0.0, fresh: Fresh = False
-) -> int:
+async def _approval(cli: Cli, dir: Dir = None, kill_at: KillAt = None, pause: Pause = 0.0, fresh: Fresh = False) -> int:
     """A refund that a person must approve: the question, with its exact arguments, survives a restart."""
     shop, crash, again = _begin("approval", dir, kill_at, pause, fresh)
     return await durable.run(durable.approval_agent(shop, crash), shop, crash, again)
-
-
-__all__ = ["app", "codes", "say"]

@@ -52,7 +52,8 @@ def refund_tool(shop: Shop, crash: Crash, *, asks: bool = False) -> Tool[..., An
 def send_email_tool(shop: Shop, crash: Crash, *, can_look: bool) -> Tool[..., Any]:
     def was_sent(ctx: Context[None], to: str, body: str) -> Happened | NotHappened:
         sent = shop.was_sent(ctx.idempotency_key)
-        print(f"{'send_email':<11} check looks downstream: {'it is' if sent else 'it is not'} in {shop.outbox}", flush=True)
+        found = "it is" if sent else "it is not"
+        print(f"send_email  check looks downstream: {found} in {shop.outbox}", flush=True)
         return Happened("sent") if sent else NotHappened()
 
     @tool(effect="once", check=was_sent if can_look else None, timeout=_time(crash))
@@ -121,7 +122,7 @@ async def run(agent: Agent, shop: Shop, crash: Crash, again: str) -> int:
     print(f"answer      {result.text}")
     if recorded is not None:
         repeated = sum(1 for request in model.requests if request.step < steps)
-        print(f"model calls now: {len(model.requests)}, of these for the steps before: {repeated}")
+        print(f"model       {repeated} calls for the {steps} steps before, {len(model.requests) - repeated} for those after")
     print(f"on Ondol: {shop.refunded()}")
     print(f"on Ondol: {shop.emails()}", flush=True)
     return codes.OK
@@ -154,14 +155,17 @@ def _recorded(effect: Effect) -> str:
         case "succeeded":
             return "reused: its result is in the journal"
         case "started":
-            deadline = effect.deadline or datetime.now(UTC)
-            left = max(0.0, (deadline - datetime.now(UTC)).total_seconds())
-            wait = f"; until its deadline, in {left:.0f} s, it could still act" if left else ""
+            left = 0.0 if effect.deadline is None else (effect.deadline - datetime.now(UTC)).total_seconds()
+            wait = f"; for {left:.0f} s more it could still act" if left > 0 else ""
             return f"was started, its outcome was lost{wait}"
         case "unknown":
             return "may have happened"
-        case _:
-            return "had not begun: it will run"
+        case "asked":
+            return "waits for a person's word"
+        case "approved":
+            return "was approved: it runs now"
+        case state:
+            return f"{state}: it had not begun"
 
 
 def _say_event(event: Event) -> None:

@@ -75,7 +75,8 @@ class Crash:
             print(f"killed inside {step}: the effect is there, the call has not returned (kill -9 {pid})", flush=True)
             os.kill(pid, signal.SIGKILL)
         print(f"inside {step}: the effect is there, the call has not returned", flush=True)
-        print(f"now, within {self.pause:g} s:  kill -9 {pid}   then run the same command again: {self.again}", flush=True)
+        print(f"now, within {self.pause:g} s: kill -9 {pid}", flush=True)
+        print(f"then run the same command again: {self.again}", flush=True)
         time.sleep(self.pause)
         print("nobody killed it, so it goes on as on any good day. Begin anew with --fresh", flush=True)
 

@@ -1,0 +1,76 @@
+"""Agents that the tests of the command line run, by ``apps.py:NAME``. Files named in an input live in the test's folder."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass
+
+from ondol import Agent, Context, Runtime, tool
+from ondol.testing import ScriptedModel, call, text
+
+
+@tool(effect="read")
+def greet(name: str) -> str:
+    """Greet somebody."""
+    return f"hello {name}"
+
+
+hello = Agent("hello", model="script:demo", tools=[greet])
+
+
+@tool(effect="once")
+async def hold(fifo: str) -> str:
+    """Return when somebody writes to the fifo."""
+    written = asyncio.Event()
+    file = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    asyncio.get_running_loop().add_reader(file, written.set)
+    print("holding", flush=True)
+    try:
+        await written.wait()
+        return os.read(file, 100).decode()
+    finally:
+        asyncio.get_running_loop().remove_reader(file)
+        os.close(file)
+
+
+holding = Agent("holding", model=ScriptedModel([call("hold", fifo="fifo"), "let go"]), tools=[hold])
+
+
+@tool(effect="idempotent", approve=lambda amount: amount > 20)
+def refund(order_id: str, amount: int) -> str:
+    """Pay an order back."""
+    with open("refunds", "a") as file:
+        file.write(f"{order_id} {amount}\n")
+    return f"refunded {amount}"
+
+
+asking = Agent(
+    "asking",
+    model=ScriptedModel([[text("let me see"), call("refund", order_id="1182", amount=30)], "done"]),
+    tools=[refund],
+)
+
+
+@tool(effect="once")
+def lose(what: str) -> str:
+    """Start something, and never tell how it ended."""
+    raise RuntimeError("the line broke")
+
+
+losing = Agent("losing", model=ScriptedModel([call("lose", what="a letter"), "well"]), tools=[lose])
+
+
+@dataclass
+class Services:
+    name: str
+
+
+@tool(effect="read")
+def ask_service(ctx: Context[Services]) -> str:
+    """Name the service."""
+    return f"{ctx.deps.name} in {ctx.time_zone}"
+
+
+served = Agent("served", model=ScriptedModel([call("ask_service"), "asked"]), tools=[ask_service])
+rt = Runtime("sqlite:///own.db", agents=[served], deps=Services("the bank"), time_zone="Asia/Seoul")

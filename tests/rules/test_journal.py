@@ -1,0 +1,82 @@
+"""From entries to state, and the checksums that keep entries honest."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+
+import pytest
+
+from ondol import events, journal
+from ondol.errors import StoreCorrupt, StoreTooNew
+
+
+def example(kind: type) -> events.Entry:
+    """An entry of this kind with something in each field that has no default."""
+    made = {"str": "x", "int": 0, "list[str]": [], "EffectClass": "once", "AskKind": "approval"}
+    fields = [f for f in dataclasses.fields(kind) if f.default is f.default_factory is dataclasses.MISSING]
+    return kind(**{f.name: made[str(f.type)] for f in fields})
+
+
+ALL = [example(k) for k in typing.get_args(events.Entry)]
+SOME = (events.RunAccepted(agent="a", session="s", trigger="api"), events.StepStarted(step=1))
+
+
+@pytest.mark.parametrize("entry", ALL, ids=lambda e: e.kind)
+def test_every_kind_of_entry_is_read_back_as_it_was_written(entry):
+    assert events.from_json(events.to_json(entry)) == entry
+
+
+def test_every_kind_of_entry_has_its_own_name():
+    assert len(events.KINDS) == len(ALL)
+
+
+def test_a_batch_is_read_back_as_it_was_written():
+    body = journal.dumps(SOME)
+    total = journal.checksum("r", 1, 2, 3, body)
+    assert journal.loads("r", 1, 2, 3, 1, body, total) == journal.Batch(1, 2, 3, SOME)
+
+
+@pytest.mark.parametrize("change", ["run", "seq", "fence", "at", "body"])
+def test_a_batch_that_was_changed_in_any_place_is_found(change):
+    body = journal.dumps(SOME)
+    told = {"run": "r", "seq": 1, "fence": 2, "at": 3, "body": body}
+    total = journal.checksum(**told)
+    told[change] = {"run": "q", "body": body.replace("s", "z", 1)}.get(change, 9)
+    with pytest.raises(StoreCorrupt, match="checksum"):
+        journal.loads(told["run"], told["seq"], told["fence"], told["at"], 1, told["body"], total)
+
+
+def test_a_batch_of_a_newer_version_is_refused():
+    body = journal.dumps(SOME)
+    with pytest.raises(StoreTooNew, match="upgrade"):
+        journal.loads("r", 1, 2, 3, journal.VERSION + 1, body, journal.checksum("r", 1, 2, 3, body))
+
+
+def test_an_entry_of_an_unknown_kind_or_field_is_refused():
+    for body in ('[["run.teleported",{}]]', '[["run.started",{"warp":9}]]'):
+        with pytest.raises(StoreTooNew):
+            journal.loads("r", 1, 2, 3, 1, body, journal.checksum("r", 1, 2, 3, body))
+
+
+def test_results_keep_the_place_of_their_call_whatever_their_order_of_arrival():
+    planned = [events.EffectPlanned(call=n, tool="t", effect="read") for n in range(3)]
+    entries = (events.ModelCompleted(step=1, message=2), *planned)
+    state = journal.fold([journal.Batch(1, 1, 1, entries)])
+    assert [(e.message, e.part, e.reply) for e in state.effects] == [(2, 0, 3), (2, 1, 4), (2, 2, 5)]
+    assert state.next_message == 6
+
+
+def test_the_fold_of_two_halves_is_the_fold_of_the_whole():
+    entries = [events.ModelCompleted(step=1, message=2), events.EffectPlanned(call=0, tool="t", effect="once")]
+    entries.append(events.EffectStarted(call=0, attempt=1, deadline=7))
+    batches = [journal.Batch(n + 1, 1, 1, (e,)) for n, e in enumerate(entries)]
+    for cut in range(len(batches) + 1):
+        assert journal.fold(batches[cut:], journal.fold(batches[:cut])) == journal.fold(batches)
+
+
+def test_session_state_is_folded_in_call_order_not_in_order_of_arrival():
+    planned = [events.EffectPlanned(call=n, tool="t", effect="read") for n in range(2)]
+    done = [events.EffectSucceeded(call=n, patch={"k": n}) for n in (1, 0)]
+    entries = (events.ModelCompleted(step=1, message=2), *planned, *done)
+    assert journal.fold([journal.Batch(1, 1, 1, entries)]).patch() == {"k": 1}

@@ -1,0 +1,127 @@
+"""What does a run do next? The rule, over states that are built by hand from entries."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from ondol import events, journal, lifecycle
+from ondol.effects import Rules, Run
+from ondol.events import ContextBuilt, EffectPlanned, EffectStarted, EffectSucceeded, EffectUnknown, ModelCompleted
+from ondol.lifecycle import Advance, BuildContext, CallModel, Commit, End, Suspend, Wait
+
+RULES = {"read": Rules(), "once": Rules(), "idem": Rules(key_ttl=timedelta(hours=1))}
+BUILT = ContextBuilt(step=1, hash="h", clock=1, definition="d")
+
+
+def state(*entries: events.Entry) -> journal.State:
+    accepted = events.RunAccepted(agent="a", session="s", trigger="api")
+    return journal.fold([journal.Batch(1, 1, 1, (accepted, events.RunStarted(), *entries))])
+
+
+def action(of: journal.State, busy=frozenset(), now=10, max_steps=50):
+    return lifecycle.next_action(of, RULES, busy=busy, now=now, max_steps=max_steps)
+
+
+def planned(call: int, tool: str, kind="once", ask=None):
+    return EffectPlanned(call=call, tool=tool, effect=kind, ask=ask)
+
+
+def test_a_new_run_builds_its_context_then_asks_the_model_then_commits():
+    assert action(state()) == BuildContext()
+    assert action(state(BUILT)) == CallModel()
+    assert action(state(BUILT, ModelCompleted(step=1, message=2))) == Commit()
+
+
+def test_a_call_is_worked_on_before_the_model_is_asked_again():
+    called = state(BUILT, ModelCompleted(step=1, message=2), planned(0, "once"))
+    assert action(called) == Advance(((0, Run()),))
+    assert action(called, busy={0}) == Wait()
+
+
+def test_the_model_is_asked_again_only_when_every_call_has_an_outcome():
+    entries = [BUILT, ModelCompleted(step=1, message=2), planned(0, "read", "read"), planned(1, "once", ask="a")]
+    entries.append(EffectSucceeded(call=0))
+    assert action(state(*entries)) == Suspend()
+    entries.append(events.AskDecided(ask="a", decision="deny", by="kim", door="python", call=1))
+    assert action(state(*entries)) == BuildContext()
+
+
+def test_a_run_with_an_unknown_effect_suspends_and_holds_planned_once_siblings():
+    entries = [
+        BUILT,
+        ModelCompleted(step=1, message=2),
+        planned(0, "once"),
+        planned(1, "once"),
+        planned(2, "read", "read"),
+    ]
+    entries += [EffectStarted(call=0, attempt=1, deadline=5), EffectUnknown(call=0, ask="u")]
+    assert action(state(*entries)) == Advance(((2, Run()),))
+    assert action(state(*entries, EffectSucceeded(call=2))) == Suspend()
+
+
+def test_a_cancel_comes_before_everything_once_nothing_is_in_flight():
+    cancelled = state(
+        BUILT, ModelCompleted(step=1, message=2), planned(0, "once"), events.RunCancelling(by="k", door="d")
+    )
+    assert action(cancelled, busy={0}) == Wait()
+    assert action(cancelled) == End("cancelled")
+
+
+def test_a_failed_model_call_waits_for_its_time_and_is_asked_again():
+    failed = events.StepFailed(step=1, attempt=1, error="server", message="500", retry_at=99)
+    assert action(state(BUILT, failed)) == CallModel(after=99)
+    assert state(BUILT, failed).attempt == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "retryable"), [("server", True), ("quota", True), ("auth", True), ("rejected", False)]
+)
+def test_a_model_that_gave_up_ends_the_run_retryable_where_trying_later_may_help(kind, retryable):
+    gave_up = events.StepFailed(step=1, attempt=4, error=kind, message="no")
+    ended = action(state(BUILT, gave_up))
+    assert isinstance(ended, End)
+    assert (ended.status, ended.code, ended.retryable) == ("failed", f"model_{kind}", retryable)
+
+
+def test_the_limit_of_steps_ends_the_run_and_names_the_knob():
+    entries = [BUILT, ModelCompleted(step=1, message=2), planned(0, "read", "read"), EffectSucceeded(call=0)]
+    ended = action(state(*entries), max_steps=1)
+    assert isinstance(ended, End)
+    assert ended.retryable
+    assert "Limits(steps=" in ended.message
+
+
+def test_giving_up_on_an_unknown_effect_ends_the_run():
+    entries = [
+        BUILT,
+        ModelCompleted(step=1, message=2),
+        planned(0, "once"),
+        EffectStarted(call=0, attempt=1, deadline=5),
+    ]
+    entries += [EffectUnknown(call=0, ask="u"), events.EffectResolved(call=0, outcome="give_up")]
+    ended = action(state(*entries))
+    assert isinstance(ended, End)
+    assert ended.code == "unknown_effect"
+
+
+def test_only_safe_kinds_of_model_errors_are_tried_again():
+    again = {k: lifecycle.retry_delay(k, 1, None, "r") is not None for k in
+             ("rate_limited", "overloaded", "unavailable", "server", "timeout", "connection",
+              "quota", "context_overflow", "auth", "rejected", "content_filter")}  # fmt: skip
+    assert [k for k, v in again.items() if v] == list(again)[:6]
+
+
+def test_the_wait_grows_with_each_attempt_is_the_same_for_the_same_run_and_ends():
+    waits = [lifecycle.retry_delay("server", n, None, "r_1") for n in range(1, lifecycle.MAX_MODEL_ATTEMPTS)]
+    assert waits == sorted(waits)
+    assert (
+        waits[0] == lifecycle.retry_delay("server", 1, None, "r_1") != lifecycle.retry_delay("server", 1, None, "r_2")
+    )
+    assert lifecycle.retry_delay("server", lifecycle.MAX_MODEL_ATTEMPTS, None, "r_1") is None
+
+
+def test_a_provider_that_says_when_is_believed_within_reason():
+    assert lifecycle.retry_delay("rate_limited", 1, 7.0, "r") == 7.0
+    assert lifecycle.retry_delay("rate_limited", 1, 3600.0, "r") is None

@@ -1,0 +1,107 @@
+"""What a tool is: its schema, its strictness, what it needs."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+from decimal import Decimal
+from typing import Literal
+
+import pytest
+
+from ondol import Agent, Context, InvalidInput, NotDone, tool
+
+
+@tool(effect="idempotent", approve=lambda amount: amount > 20)
+async def refund(ctx: Context[None], order_id: str, amount: Decimal, day: date | None = None) -> str:
+    """Refund an order."""
+    return order_id
+
+
+def test_the_schema_leaves_the_context_out():
+    assert list(refund.spec.parameters["properties"]) == ["order_id", "amount", "day"]
+    assert refund.spec.parameters["required"] == ["order_id", "amount"]
+    assert refund.spec.description == "Refund an order."
+
+
+def test_arguments_arrive_in_the_types_that_the_function_asks_for():
+    assert refund.parse({"order_id": "7", "amount": "30.10", "day": "2026-01-02"}) == {
+        "order_id": "7", "amount": Decimal("30.10"), "day": date(2026, 1, 2),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"order_id": 7, "amount": 1}, {"order_id": "7", "amount": "x"}, {"order_id": "7", "amount": 1, "extra": 1}],
+)
+def test_arguments_that_do_not_fit_are_refused_with_the_reason(arguments):
+    with pytest.raises(InvalidInput, match="the arguments of refund do not fit"):
+        refund.parse(arguments)
+
+
+def test_numbers_in_texts_are_not_taken_for_numbers():
+    @tool
+    def f(n: int, kind: Literal["a", "b"] = "a") -> None: ...
+
+    with pytest.raises(InvalidInput):
+        f.parse({"n": "5"})
+    with pytest.raises(InvalidInput):
+        f.parse({"n": 5, "kind": "c"})
+
+
+def test_a_plain_function_is_a_once_tool():
+    def send(to: str) -> str:
+        return to
+
+    (made,) = Agent("a", model="script:demo", tools=[send]).toolset.values()
+    assert made.effect == "once"
+    assert made.name == "send"
+
+
+def test_a_predicate_decides_whether_to_ask_and_one_that_raises_asks():
+    def no_context():
+        raise AssertionError("the predicate did not ask for it")
+
+    @tool(approve=lambda amount: amount > 20)
+    def pay(amount: int) -> None: ...
+
+    @tool(approve=lambda amount: amount / 0 > 1)
+    def broken(amount: int) -> None: ...
+
+    assert pay.needs_approval(lambda: None, {"amount": 30})  # type: ignore[arg-type,return-value]
+    assert not pay.needs_approval(lambda: None, {"amount": 3})  # type: ignore[arg-type,return-value]
+    assert "ZeroDivisionError" in (broken.needs_approval(lambda: None, {"amount": 3}) or "")  # type: ignore[arg-type,return-value]
+    assert tool(lambda: None).needs_approval(no_context, {}) is None
+
+
+def test_not_done_is_always_among_the_exceptions_that_prove_that_nothing_happened():
+    class Refused(Exception): ...
+
+    @tool(not_done=(Refused,))
+    def f() -> None: ...
+
+    assert f.not_done == (NotDone, Refused)
+
+
+@pytest.mark.parametrize(
+    ("declared", "complaint"),
+    [
+        ({"effect": "twice"}, "read, idempotent or once"),
+        ({"timeout": timedelta(0)}, "longer than nothing"),
+        ({"effect": "read", "check": lambda: None}, "check= is for once tools"),
+    ],
+)
+def test_a_declaration_that_makes_no_sense_is_refused_when_it_is_made(declared, complaint):
+    with pytest.raises(InvalidInput, match=complaint):
+        tool(**declared)(lambda: None)
+
+
+def test_a_parameter_that_a_model_cannot_name_is_refused():
+    with pytest.raises(InvalidInput, match="ordinary parameter"):
+
+        @tool
+        def f(*many: int) -> None: ...
+
+
+def test_two_tools_of_one_name_are_refused():
+    with pytest.raises(InvalidInput, match="two tools named"):
+        Agent("a", model="script:demo", tools=[refund, refund])
