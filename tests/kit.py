@@ -188,7 +188,7 @@ async def app(
         "ONDOL_DB": db,
         "DOWNSTREAM": downstream.url,
         "ONDOL_FAULTS": (plan or FaultPlan()).to_json(),
-        "PYTHONPATH": str(Path(__file__).parent),
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]),
     }
     async with Process([file], env=settings | env) as process:
         await process.line("ready")

@@ -6,7 +6,6 @@ import ast
 import asyncio
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +31,15 @@ socket.socket.connect = socket.socket.connect_ex = refuse
 """
 
 
-async def run(folder: Path, *args: str | Path) -> tuple[int, str, str]:
-    """Run ``python *args`` in a folder; returns its exit code and what it wrote to stdout and stderr."""
+def cut_off(folder: Path) -> None:
+    """Python imports ``sitecustomize`` before anything else."""
     folder.mkdir(exist_ok=True)
     (folder / "sitecustomize.py").write_text(NO_NETWORK)
+
+
+async def run(folder: Path, *args: str | Path) -> tuple[int, str, str]:
+    """Run ``python *args`` in a folder; returns its exit code and what it wrote to stdout and stderr."""
+    cut_off(folder)
     async with Process(args, cwd=folder, env={"PYTHONPATH": str(folder), "ONDOL_DB": ""}) as process:
         return await process.wait(), process.output, process.errors
 
@@ -49,6 +53,12 @@ async def works(folder: Path, *args: str | Path) -> str:
 def ledger(folder: Path, service: str) -> list[dict[str, Any]]:
     path = folder / "outside" / f"{service}.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+async def test_there_is_no_network(tmp_path: Path) -> None:
+    code, _, errors = await run(tmp_path, "-c", "import socket; socket.create_connection(('127.0.0.1', 9))")
+    assert code == 1
+    assert "an example reaches for the network" in errors
 
 
 # --- trip booking -----------------------------------------------------------------------------------------------

@@ -14,8 +14,11 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import pytest
+
+from ondol import effects, events, journal, transactions, values
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for f in ("docs", "examples") for p in (ROOT / f).rglob("*.md"))]
@@ -102,6 +105,41 @@ def test_what_a_page_says_can_be_typed(page: str, tmp_path: Path) -> None:
                 pass
             case other:
                 raise AssertionError(f"{where}: {other!r} is neither run nor marked 'not run: why'")
+
+
+@pytest.mark.parametrize("page", [*PAGES, "CHANGELOG.md", "CONTRIBUTING.md"])
+def test_links_lead_somewhere(page: str) -> None:
+    text = (ROOT / page).read_text()
+    headings = {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in re.findall(r"^#+ (.+)$", text, re.M)}
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith("#"):
+            assert target[1:] in headings, target
+        elif "://" not in target:
+            assert ((ROOT / page).parent / target).exists(), target
+
+
+# --- what concepts.md must not forget ----------------------------------------------------------------------------
+
+CONCEPTS = (ROOT / "docs" / "concepts.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {*events.KINDS, "model.delta", "progress"},
+        set(get_args(journal.RunStatus)),
+        set(get_args(effects.EffectState)) | set(get_args(events.EffectClass)),
+        set(get_args(events.AskKind)) | {d for allowed in transactions.DECISIONS.values() for d in allowed},
+    ],
+    ids=["events", "runs", "effects", "asks"],
+)
+def test_concepts_name_everything_that_there_is(names: set[str]) -> None:
+    assert {name for name in names if f"`{name}`" not in CONCEPTS} == set()
+
+
+def test_concepts_name_every_tag_of_a_value() -> None:
+    tags = set(re.findall(r'"\$ondol": "(\w+)"', values.__doc__ or "")) | {"time", "uuid"}  # two share a line
+    assert tags == set(re.findall(r'"\$ondol": "(\w+)"', CONCEPTS))
 
 
 # --- and the test itself -----------------------------------------------------------------------------------------

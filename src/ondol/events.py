@@ -264,9 +264,6 @@ Entry: TypeAlias = (
 
 KINDS: dict[str, type[Entry]] = {cls.kind: cls for cls in Entry.__args__}
 
-#: After one of these nothing more happens until somebody acts.
-SETTLING = frozenset({"run.completed", "run.failed", "run.cancelled", "run.parked", "run.waiting"})
-
 _NOTHING = object()
 
 

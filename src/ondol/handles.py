@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from ondol import clock, events, ids, journal, messages, values
+from ondol import clock, events, ids, journal, lifecycle, messages, values
 from ondol.errors import RunCancelled, RunExpired, RunFailed, RunWaiting
 from ondol.events import Event
 from ondol.messages import Message
@@ -18,7 +18,8 @@ from ondol.transactions import Decision
 if TYPE_CHECKING:
     from ondol.runtime import Runtime
 
-AT_REST = frozenset({"completed", "failed", "cancelled", "expired", "waiting", "parked"})
+ENDED = frozenset(lifecycle.ENDED)
+AT_REST = ENDED | {"waiting", "parked"}
 
 
 def _when(micros: int | None) -> datetime | None:
@@ -105,14 +106,14 @@ class Run:
         self._row = await self._rt._run_row(self.tenant, self.id)
         return self
 
-    async def result(self) -> RunResult:
-        """Wait until the run comes to rest, and return its answer.
+    async def result(self, *, through_asks: bool = False) -> RunResult:
+        """Wait until the run comes to rest, and return its answer. With ``through_asks``, until it has ended.
 
         Raises:
             RunWaiting: it waits for a person (or is parked); ``asks`` names what is open.
             RunFailed, RunCancelled, RunExpired: it ended. Each message names the next step.
         """
-        self._row = row = await self._rt._until_rest(self._row)
+        self._row = row = await self._rt._until_rest(self._row, ENDED if through_asks else AT_REST)
         return await self._outcome(row)
 
     async def _outcome(self, row: RunRow) -> RunResult:
@@ -144,12 +145,13 @@ class Run:
                 message = f"run {row.id} failed ({why}): {again}"
                 raise RunFailed(message, run=row.id, error=error, retryable=bool(row.retryable))
 
-    async def events(self, after: str | None = None) -> AsyncIterator[Event]:
-        """Everything that happened and happens, in order, until the run comes to rest. Watching never cancels it.
+    async def events(self, after: str | None = None, *, through_asks: bool = False) -> AsyncIterator[Event]:
+        """Everything that happened and happens, in order, until the run comes to rest (with ``through_asks``, until
+        it has ended). Watching never cancels it.
 
         ``after`` is the id of the last event seen: what follows it is given, nothing twice.
         """
-        async for event in self._rt._events(self.tenant, self.id, after):
+        async for event in self._rt._events(self.tenant, self.id, after, ENDED if through_asks else AT_REST):
             yield event
 
     async def asks(self, state: str | None = "open") -> list[Ask]:

@@ -91,17 +91,18 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
     """The state after one more entry, which was written at the instant ``at``."""
     match entry:
         case events.ContextBuilt(clock=clock):
+            shown = state.shown
             if clock is not None:
                 shown = Shown(clock, entry.since, entry.zone, entry.history, entry.definition)
-                state = state._replace(shown=shown)
             return state._replace(
                 context=entry,
+                shown=shown,
                 told=state.told + tuple(tuple(t) for t in entry.told),
                 next_message=state.next_message + 1 if entry.note else state.next_message,
                 waited=False,
             )
         case events.ModelStarted():
-            return state._replace(retry_at=None)
+            return state if state.retry_at is None else state._replace(retry_at=None)
         case events.StepFailed(attempt=attempt, retry_at=retry_at):
             if retry_at is None:
                 return state._replace(model_error=entry)

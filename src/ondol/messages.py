@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn, TypeAlias
 
 from ondol import values
+from ondol.errors import StoreTooNew
 
+VERSION = 1  # of the messages on disk
 _DEFLATED_FROM = 1000  # bytes; shorter messages stay readable in the file
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
@@ -50,6 +52,16 @@ class ToolResponse:
     name: str
     response: Any
     error: bool = False
+
+    @property
+    def value(self) -> Any:
+        """The result as a Python value."""
+        return values.decode(self.response)
+
+    @property
+    def text(self) -> str:
+        """The result as a model reads it."""
+        return values.plain_text(self.response)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +145,17 @@ def _finite(digits: str) -> float:
 
 def dumps(message: Message) -> str:
     """The message as it is stored."""
-    body: dict[str, Any] = {"role": message.role, "parts": [_part_to_json(p) for p in message.parts]}
+    body: dict[str, Any] = {"v": VERSION, "role": message.role, "parts": [_part_to_json(p) for p in message.parts]}
     if message.origin:
         body["origin"] = message.origin
     return values.dumps(body | message.extra)
 
 
 def loads(stored: str) -> Message:
+    """Raises StoreTooNew for a message that a newer version wrote."""
     body = json.loads(stored)
+    if body.pop("v", VERSION) > VERSION:
+        raise StoreTooNew("a message was written by a newer version of Ondol: upgrade to go on with it")
     parts = tuple(_part_from_json(p) for p in body.pop("parts"))
     return Message(body.pop("role"), parts, body.pop("origin", None), body)
 

@@ -26,6 +26,7 @@ from ondol.errors import (
     ClaimLost,
     InvalidInput,
     ModelError,
+    NotDone,
     RevisionConflict,
     SignalsUnread,
     StoreCorrupt,
@@ -903,7 +904,8 @@ def _called(tool: Tool[..., Any], ctx: Context[Any], arguments: Mapping[str, Any
 
 
 def _raised(tool: Tool[..., Any], error: BaseException) -> Raised:
-    return Raised(f"{type(error).__name__}: {error}", not_done=isinstance(error, tool.not_done))
+    reason = str(error) if type(error) is NotDone and str(error) else f"{type(error).__name__}: {error}"
+    return Raised(reason, not_done=isinstance(error, tool.not_done))
 
 
 def _end_of(attempt: Attempt[AttemptEnd]) -> AttemptEnd:

@@ -8,14 +8,14 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack
 
 from ondol import clock as clocks
 from ondol import context, ids, journal, messages, providers, transactions, values
 from ondol.agent import Agent
 from ondol.clock import Clock, SystemClock, from_micros, to_micros
 from ondol.errors import InvalidInput, NotFound, NotOpen
-from ondol.events import SETTLING, ContextBuilt, Event
+from ondol.events import ContextBuilt, Event
 from ondol.handles import (
     AT_REST,
     Act,
@@ -46,6 +46,21 @@ T = TypeVar("T")
 Attached: TypeAlias = Path | str | bytes
 IfBusy: TypeAlias = Literal["queue", "reject"]
 Trigger: TypeAlias = Literal["chat", "workflow", "schedule", "webhook", "api"]
+
+
+class StartOptions(TypedDict, total=False):
+    """The options of ``Runtime.start``, for the methods that pass them on."""
+
+    session: str | None
+    user: str | None
+    operation_id: str | None
+    if_busy: IfBusy
+    expected_revision: int | None
+    attachments: Sequence[Attached]
+    time_zone: str | None
+    trigger: Trigger
+    tenant: str
+
 
 DEFAULT_STORE = "sqlite:///ondol.db"
 DRAIN = 5.0  # seconds that runs in flight get to reach a boundary when the runtime closes
@@ -210,11 +225,11 @@ class Runtime:
             engine.wake(tenant, accepted.run.id, accepted.run.agent, accepted.run.deaths)
         return Run(self, accepted.run, replayed=not accepted.created and accepted.run.state == "completed")
 
-    async def run(self, agent: Agent | str, input: str, **options: Any) -> RunResult:
+    async def run(self, agent: Agent | str, input: str, **options: Unpack[StartOptions]) -> RunResult:
         """``start``, then ``Run.result``."""
         return await (await self.start(agent, input, **options)).result()
 
-    def run_sync(self, agent: Agent | str, input: str, **options: Any) -> RunResult:
+    def run_sync(self, agent: Agent | str, input: str, **options: Unpack[StartOptions]) -> RunResult:
         """Open, run one operation, close. For scripts; inside an event loop use ``await rt.run(...)``."""
 
         async def once() -> RunResult:
@@ -285,19 +300,19 @@ class Runtime:
     async def _run_messages(self, tenant: str, run: str) -> dict[int, str]:
         return await self._read(transactions.read_messages, tenant, run)
 
-    async def _until_rest(self, row: RunRow) -> RunRow:
+    async def _until_rest(self, row: RunRow, at_rest: frozenset[str] = AT_REST) -> RunRow:
         """The run's row when it is at rest. Raises what made this process refuse to drive it."""
         engine = self._working
         if row.state in ("waiting", "parked", "failed"):
             row = await self._run_row(row.tenant, row.id)  # it may have moved on since it was read
-        while row.state not in AT_REST:
+        while row.state not in at_rest:
             watch = self._streams.watch(row.id)
             try:
                 if engine.is_working_on(row.id):
                     row = await self._streams.until_settled(row.id) or await self._run_row(row.tenant, row.id)
                     continue
                 row = await self._run_row(row.tenant, row.id)
-                if row.state not in AT_REST and not engine.is_working_on(row.id):
+                if row.state not in at_rest and not engine.is_working_on(row.id):
                     if (refused := engine.refused.get(row.id)) is not None:
                         raise refused
                     await watch.changed()
@@ -306,7 +321,7 @@ class Runtime:
                 self._streams.unwatch(row.id, watch)
         return row
 
-    async def _events(self, tenant: str, run: str, after: str | None) -> AsyncIterator[Event]:
+    async def _events(self, tenant: str, run: str, after: str | None, at_rest: frozenset[str]) -> AsyncIterator[Event]:
         seen = _cursor(run, after)
         watch = self._streams.watch(run)
         state, bodies, folded = journal.State(), {}, 0
@@ -316,16 +331,15 @@ class Runtime:
                 if batches:
                     stored = await self._run_messages(tenant, run)
                     bodies = {o: messages.loads(b) for o, b in stored.items()}
-                last = ""
                 for batch in batches:
                     for i, entry in enumerate(batch.entries):
                         state = journal.apply(state, entry, batch.at)
-                        folded, last = batch.seq + i, entry.kind
+                        folded = batch.seq + i
                         if folded > seen:
                             yield event_of(run, folded, batch.at, entry, bodies, state)
                 while watch.passing:
                     yield watch.passing.popleft()
-                if row.state in AT_REST and (not batches or last in SETTLING or folded == row.next_seq - 1):
+                if row.state in at_rest:  # as of the same snapshot as the entries
                     return
                 await watch.changed()
         finally:

@@ -215,7 +215,7 @@ WHERE tenant = :tenant AND run = :run AND ordinal = :ordinal
 RETURNING ordinal
 
 -- name: effect.set
-UPDATE effects SET state = :state, ended_at = :at, arguments = coalesce(:arguments, arguments)
+UPDATE effects SET state = :state, ended_at = :at, reason = NULL, arguments = coalesce(:arguments, arguments)
 WHERE tenant = :tenant AND run = :run AND ordinal = :ordinal
 
 -- name: effect.late

@@ -1,4 +1,4 @@
-"""Agents that the tests of the command line run, by ``apps.py:NAME``. Files named in an input live in the test's folder."""
+"""Agents that the tests of the command line run, as ``apps.py:NAME``. What they touch is in the current folder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 
 from ondol import Agent, Context, Runtime, tool
-from ondol.testing import ScriptedModel, call, text
+from ondol.testing import ScriptedModel, call, error, text
 
 
 @tool(effect="read")
@@ -55,10 +55,14 @@ asking = Agent(
 @tool(effect="once")
 def lose(what: str) -> str:
     """Start something, and never tell how it ended."""
+    with open("lost", "a") as file:
+        file.write(f"{what}\n")
     raise RuntimeError("the line broke")
 
 
 losing = Agent("losing", model=ScriptedModel([call("lose", what="a letter"), "well"]), tools=[lose])
+broke = Agent("broke", model=ScriptedModel([error("quota", "pay first")]))
+refused = Agent("refused", model=ScriptedModel([error("rejected", "no such model")]))
 
 
 @dataclass
@@ -69,8 +73,8 @@ class Services:
 @tool(effect="read")
 def ask_service(ctx: Context[Services]) -> str:
     """Name the service."""
-    return f"{ctx.deps.name} in {ctx.time_zone}"
+    return f"{ctx.deps.name}, {ctx.time_zone}"
 
 
-served = Agent("served", model=ScriptedModel([call("ask_service"), "asked"]), tools=[ask_service])
-rt = Runtime("sqlite:///own.db", agents=[served], deps=Services("the bank"), time_zone="Asia/Seoul")
+served = Agent("served", model="script:demo", tools=[ask_service])
+rt = Runtime("sqlite:///own.db", agents=[served, holding, asking], deps=Services("the bank"), time_zone="Asia/Seoul")

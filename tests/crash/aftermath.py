@@ -7,9 +7,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from crash import invariants
-from crash.lives import Life
+from crash.lives import Death, Life
 from crash.scenarios import FIRST, NEXT, SCENARIOS, World, take_up
-from ondol.testing import Downstream, EffectLine, ManualClock
+from ondol.testing import Downstream, EffectLine, FaultPlan, ManualClock
+from ondol.testing.faults import When
 
 LATER = timedelta(hours=1)  # after every attempt's deadline, before any key is too old
 
@@ -18,27 +19,34 @@ async def ledger(downstream: Downstream, world: World) -> list[EffectLine]:
     return [line for line in await downstream.effects() if line.arguments["case"] == world.case]
 
 
-async def is_taken_up(file: Path, world: World, name: str, downstream: Downstream) -> None:
+async def dies_again(file: Path, world: World, name: str, k: int, when: When) -> bool:
+    """Take it up in a process that dies at its own ``k``-th write; returns whether it made as many."""
+    scenario, death = SCENARIOS[name], Death()
+    plan, clock = FaultPlan().at_write(k, when, death), ManualClock(datetime.now(UTC) + LATER)
+    async with Life(file, scenario.agent(world), plan=plan, death=death, clock=clock, deps=world) as life:
+        if not life.is_dead:
+            await life.lives_or_dies(take_up(life.rt, world, scenario))
+    return life.is_dead
+
+
+async def is_taken_up(file: Path, world: World, name: str, downstream: Downstream, later: timedelta = LATER) -> None:
     """Start a new process on the file, do what the client does, and look at everything."""
     scenario = SCENARIOS[name]
-    before = invariants.written(file) if file.exists() and file.stat().st_size else None
+    before = invariants.written(file)
     then = await ledger(downstream, world)
     asked_then = len(world.events("model"))
-    clock = ManualClock(datetime.now(UTC) + LATER)
+    clock = ManualClock(datetime.now(UTC) + later)
     async with Life(file, scenario.agent(world), clock=clock, deps=world) as life:
         run = await take_up(life.rt, world, scenario)
 
     after, now = invariants.written(file), await ledger(downstream, world)
     calls = world.events("model")
-    invariants.hold(
-        after, now, world.noted, Counter(line["run"] for line in calls), checks=("mail",)
-    )
+    invariants.hold(after, now, world.noted, Counter(line["run"] for line in calls), checks=("mail",))
     invariants.nothing_happened_twice(now, reads=("look", "refund", "flaky"))
-    if before is not None:
-        invariants.recorded_steps_are_not_computed_again(before, calls[asked_then:])
-        invariants.recorded_outcomes_are_reused(before, then, after, now)
-        invariants.planned_writes_ask_nobody(before, after)
-        invariants.history_only_grew(before, after)
+    invariants.recorded_steps_are_not_computed_again(before, calls[asked_then:])
+    invariants.recorded_outcomes_are_reused(before, then, after, now)
+    invariants.planned_writes_ask_nobody(before, after)
+    invariants.history_only_grew(before, after)
 
     assert after.runs[run.id].state in scenario.ends
     assert after.runs[run.id].operation_id == FIRST[0]

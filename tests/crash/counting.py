@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ import pytest
 from crash.lives import Death, Life
 from crash.scenarios import SCENARIOS, Scenario, World, first_life, second_life
 from ondol.testing import Downstream, FaultPlan
+from ondol.testing.faults import When
 
 
 async def live(file: Path, world: World, scenario: Scenario, plan: FaultPlan, death: Death | None = None) -> bool:
@@ -47,9 +48,11 @@ async def _count() -> Mapping[str, tuple[str, ...]]:
     return counted
 
 
-def every_write() -> Iterator[object]:
+def every_write(*whens: When) -> list[object]:
     """Scenario, number of the write, before or after it: as parameters with a name that says so."""
-    for name, names in writes().items():
-        for k, write in enumerate(names, 1):
-            for when in ("before", "after"):
-                yield pytest.param(name, k, when, id=f"{name}-{k:02}-{write}-{when}")
+    return [
+        pytest.param(name, k, when, id=f"{name}-{k:02}-{write}-{when}")
+        for name, names in writes().items()
+        for k, write in enumerate(names, 1)
+        for when in whens or ("before", "after")
+    ]

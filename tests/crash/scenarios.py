@@ -8,7 +8,6 @@ model was asked in a log (``World``).
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -18,7 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
-from ondol import Agent, Ask, Context, Happened, ModelOutput, ModelRequest, NotHappened, Run, Runtime, Tool, tool
+from ondol import Agent, Ask, Context, Happened, ModelOutput, ModelRequest, NotHappened, Run, Runtime, tool
 from ondol.errors import RunEnded, RunWaiting
 from ondol.providers.script import Reply
 from ondol.testing import ScriptedModel, call, error
@@ -187,9 +186,7 @@ _ALL = (
     Scenario(name="model_asked_again", answers=(_first_attempt_fails,)),
     Scenario(name="failed", answers=([call("letter", to="kim")], error("rejected")), ends=frozenset({"failed"})),
     Scenario(name="approved_after_restart", answers=([call("wire", to="kim")], "done"), asks=True),
-    Scenario(
-        name="cancelled", answers=([call("slow", to="kim")], "done"), ends=frozenset({"cancelled"}), cancels=True
-    ),
+    Scenario(name="cancelled", answers=([call("slow", to="kim")], "done"), ends=frozenset({"cancelled"}), cancels=True),
 )
 SCENARIOS: Mapping[str, Scenario] = {s.name: s for s in _ALL}
 

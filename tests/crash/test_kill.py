@@ -15,11 +15,7 @@ from crash.aftermath import is_taken_up
 from crash.counting import every_write
 from crash.scenarios import World
 from ondol.testing import Downstream, FaultPlan, kill
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    metafunc.parametrize(("name", "k", "when"), list(every_write()))
-
+from ondol.testing.faults import When
 
 Order = Callable[[dict[str, Any]], int]
 
@@ -44,10 +40,11 @@ def app() -> Iterator[Order]:
         process.stdin.close()
 
 
+@pytest.mark.parametrize(("name", "k", "when"), every_write())
 async def test_a_kill_at_any_write_loses_nothing_and_repeats_nothing(
-    name: str, k: int, when: str, file: Path, world: World, shared_downstream: Downstream, app: Order
+    name: str, k: int, when: When, file: Path, world: World, shared_downstream: Downstream, app: Order
 ) -> None:
-    plan = FaultPlan().at_write(k, when, kill())  # type: ignore[arg-type]
+    plan = FaultPlan().at_write(k, when, kill())
     order = {"scenario": name, "file": str(file), "url": world.url, "case": world.case, "log": str(world.log)}
     assert app({**order, "plan": plan.to_json()}) == -9, f"it was not killed; its writes: {world.events('writes')}"
     await is_taken_up(file, world, name, shared_downstream)

@@ -46,15 +46,20 @@ async def ls(
 ) -> None:
     """List runs, the newest first."""
     found: list[Run] = []
+    stands: str | None = None
     try:
         async with cli.runtime() as rt:
             found = await rt.runs(session=session, user=user, state=state, before=before, limit=limit)
+            for run in found:
+                stands = stands or await unserved(rt, run)
     except codes.NoDatabase:
         pass
     empty = f"no runs in {cli.url}: '{cli.command('run', 'APP:AGENT', 'TEXT')}' makes one"
     if session or user or state or before:
         empty = f"no such runs in {cli.url}: '{cli.command('runs')}' lists all"
     cli.out.listing(found, _COLUMNS, id=lambda r: r.id, body=run_body, empty=empty)
+    if stands is not None and cli.out.format == "table":
+        say(f"something does not go on now: {stands}")
 
 
 @verb(app, "show")

@@ -35,6 +35,7 @@ T = TypeVar("T")
 log = logging.getLogger("ondol.store")
 
 BUSY_TIMEOUT = 10_000  # milliseconds that a write waits for another process's write
+_BUSY_PAUSE = 10  # milliseconds between attempts where SQLite itself does not wait
 _GROUP_LIMIT = 256  # transactions that share one commit
 _READERS = 2
 _POLL = 0.05  # seconds between looks for changes by other processes, when nothing is written
@@ -92,14 +93,14 @@ class SqliteStore:
             thread.start()
 
     async def close(self) -> None:
-        if not self._threads:
+        threads, self._threads = self._threads, []  # from here on nothing is taken any more
+        if not threads:
             return
         self._writes.put(None)
         for _ in range(_READERS):
             self._reads.put(None)
-        for thread in self._threads:
+        for thread in threads:
             await asyncio.to_thread(thread.join)
-        self._threads = []
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -277,16 +278,36 @@ def _open_for_writing(path: Path) -> apsw.Connection:
     _refuse_what_is_no_store(path)
     try:
         connection = apsw.Connection(str(path), statementcachesize=_STATEMENT_CACHE)
+    except apsw.Error as error:
+        raise _translated(error, path) from error
+    try:
         connection.set_busy_timeout(BUSY_TIMEOUT)
         _migrate(connection, path)
-        connection.execute("PRAGMA journal_mode = WAL")
+        _use_wal(connection)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA temp_store = MEMORY")  # savepoints keep old pages: not in a file
         connection.execute("PRAGMA wal_autocheckpoint = 0")  # the driver checkpoints
-    except apsw.Error as error:
-        raise _translated(error, path) from error
+    except BaseException as error:
+        # Closing would copy the log into a file that is refused: it is to be left as it is.
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        connection.close()
+        if isinstance(error, apsw.Error):
+            raise _translated(error, path) from error
+        raise
     return connection
+
+
+def _use_wal(connection: apsw.Connection) -> None:
+    """Other processes may open the same new file now. SQLite says "busy" here at once, whatever the time-out."""
+    for attempt in range(BUSY_TIMEOUT // _BUSY_PAUSE):
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except apsw.BusyError:
+            if attempt == BUSY_TIMEOUT // _BUSY_PAUSE - 1:
+                raise
+            threading.Event().wait(_BUSY_PAUSE / 1000)
 
 
 def _open_for_reading(path: Path) -> apsw.Connection:
@@ -325,22 +346,28 @@ def _refuse_what_is_no_store(path: Path) -> None:
 
 def _migrate(connection: apsw.Connection, path: Path) -> None:
     steps = migrations()
-    version = _version(connection)
-    if version == 0 and connection.execute("SELECT count(*) FROM sqlite_schema").get:
-        raise StoreCorrupt(f"{path} holds tables that are not Ondol's: name another file")
-    if version > len(steps):
-        raise StoreTooNew(f"{path} has schema {version}, this version of Ondol knows {len(steps)}: upgrade Ondol")
-    if version == len(steps):
+    if _known_version(connection, path, len(steps)) == len(steps):
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
-        for number, text in enumerate(steps[_version(connection) :], start=_version(connection) + 1):
+        # Looked at again inside the lock: another process may have made the store at this moment.
+        version = _known_version(connection, path, len(steps))
+        if version == 0 and connection.execute("SELECT count(*) FROM sqlite_schema").get:
+            raise StoreCorrupt(f"{path} holds tables that are not Ondol's: name another file")
+        for number, text in enumerate(steps[version:], start=version + 1):
             connection.execute(text)
             connection.execute(f"PRAGMA user_version = {number}")
         connection.execute("COMMIT")
     except BaseException:
         _roll_back(connection)
         raise
+
+
+def _known_version(connection: apsw.Connection, path: Path, newest: int) -> int:
+    version = _version(connection)
+    if version > newest:
+        raise StoreTooNew(f"{path} has schema {version}, this version of Ondol knows {newest}: upgrade Ondol")
+    return version
 
 
 def _version(connection: apsw.Connection) -> int:
@@ -424,8 +451,7 @@ def _call(loop: asyncio.AbstractEventLoop | None, callback: Callable[[], Any]) -
 
 def _write_blob(path: Path, data: bytes) -> None:
     """Temp file, fsync, rename, fsync of the folder: whole or not there."""
-    if path.exists():
-        os.utime(path)  # renewed, so that a collection that runs now leaves it
+    if path.exists() and path.read_bytes() == data:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")

@@ -122,7 +122,8 @@ async def run(agent: Agent, shop: Shop, crash: Crash, again: str) -> int:
     print(f"answer      {result.text}")
     if recorded is not None:
         repeated = sum(1 for request in model.requests if request.step < steps)
-        print(f"model       {repeated} calls for the {steps} steps before, {len(model.requests) - repeated} for those after")
+        new = len(model.requests) - repeated
+        print(f"model       {repeated} calls for the {steps} steps before, {new} for those after")
     print(f"on Ondol: {shop.refunded()}")
     print(f"on Ondol: {shop.emails()}", flush=True)
     return codes.OK

@@ -1,0 +1,154 @@
+"""Lists, details, the store and its health."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .command import app, ondol
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with two completed runs of one session, and one that waits."""
+    cwd = tmp_path_factory.mktemp("looking")
+    db = ("--db", "sqlite:///t.db")
+    ondol(*db, "run", app("hello"), "say hi to kim", "--session", "s", "--operation-id", "k1", cwd=cwd)
+    zone = ("--time-zone", "Asia/Seoul")
+    ondol(*db, "run", app("hello"), "say hi to lee", "--session", "s", "--operation-id", "k2", *zone, cwd=cwd)
+    ondol(*db, "run", app("asking"), "refund it", "--session", "w", "--operation-id", "k3", cwd=cwd)
+    return cwd
+
+
+def test_an_empty_list_says_what_fills_it_and_makes_no_file(tmp_path: Path) -> None:
+    for noun in ("runs", "asks", "effects", "sessions", "audit"):
+        done = ondol(noun, cwd=tmp_path)
+        assert (done.code, done.err, done.out.count("\n")) == (0, "", 1)
+        assert "'ondol " in done.out
+    assert ondol("runs", "-o", "json", cwd=tmp_path).json == []
+    assert ondol("runs", "-o", "ids", cwd=tmp_path).out == ""
+    done = ondol("db", "check", cwd=tmp_path)
+    assert (done.code, done.err.startswith("error [no_database]: ")) == (4, True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_global_options_stand_before_or_after_the_noun_or_in_the_environment(folder: Path) -> None:
+    db = ("--db", "sqlite:///t.db")
+    three = ondol(*db, "-o", "ids", "runs", cwd=folder).ids
+    assert len(three) == 3
+    assert ondol("runs", *db, "-o", "ids", cwd=folder).ids == three
+    assert ondol("runs", *db, "ls", "-o", "ids", cwd=folder).ids == three
+    assert ondol("runs", "ls", "-o", "ids", *db, "--no-color", cwd=folder).ids == three
+    assert ondol("runs", "-o", "ids", cwd=folder, ONDOL_DB="sqlite:///t.db").ids == three
+    assert ondol("--db", "nonsense", "runs", cwd=folder).code == 2
+    assert ondol("-o", "xml", "runs", cwd=folder).code == 2
+    assert ondol("runs", "nonsense", cwd=folder).code == 2
+
+
+def test_lists_are_filtered_and_never_cut_or_coloured_in_a_pipe(folder: Path) -> None:
+    db = ("--db", "sqlite:///t.db")
+    listed = ondol(*db, "runs", cwd=folder)
+    header, *rows = listed.out.splitlines()
+    assert header.split() == ["ID", "STATE", "AGENT", "SESSION", "OPERATION", "ACCEPTED"]
+    assert [row.split()[1:5] for row in rows] == [
+        ["waiting", "asking", "w", "k3"], ["completed", "hello", "s", "k2"], ["completed", "hello", "s", "k1"],
+    ]  # fmt: skip
+    assert rows[1].endswith("+09:00")  # in the run's own zone
+    assert "\x1b" not in listed.out
+    lines = ondol(*db, "runs", "--session", "s", "-o", "jsonl", cwd=folder).out.splitlines()
+    assert [json.loads(line)["operation_id"] for line in lines] == ["k2", "k1"]
+    assert ondol(*db, "runs", "--state", "failed", cwd=folder).out.startswith("no such runs in ")
+
+
+def test_a_run_is_shown_with_all_that_happened(folder: Path) -> None:
+    db = ("--db", "sqlite:///t.db")
+    id = ondol(*db, "runs", "--state", "waiting", "-o", "ids", cwd=folder).ids[0]
+    shown = ondol(*db, "runs", "show", id, cwd=folder)
+    for said in ("waiting", "asking", "k3", "effects", 'refund(order_id="1182", amount=30)', "asks", "run.accepted"):
+        assert said in shown.out
+    assert f"to decide: ondol {' '.join(db)} asks approve a_" in shown.out
+    body = ondol(*db, "runs", "show", id, "-o", "json", cwd=folder).json
+    assert [e["class"] for e in body["effects"]] == ["idempotent"]
+    assert [e["type"] for e in body["events"]][-1] == "run.waiting"
+    two = ondol(*db, "runs", "show", "-", "-o", "jsonl", cwd=folder, stdin=f"{id}\nr_nobody\n{id}")
+    assert (two.code, len(two.out.splitlines())) == (4, 1)
+
+
+def test_sessions_are_shown_and_erased(folder: Path) -> None:
+    db = ("--db", "sqlite:///t.db")
+    assert ondol(*db, "sessions", "-o", "ids", cwd=folder).ids == ["s", "w"]
+    said = ondol(*db, "sessions", "show", "s", cwd=folder).out
+    assert "say hi to kim" in said
+    assert "hello lee" in said
+    busy = ondol(*db, "sessions", "rm", "w", cwd=folder)
+    assert (busy.code, busy.err.startswith("error [session_busy]: ")) == (5, True)
+    stale = ondol(*db, "sessions", "rm", "s", "--revision", "7", cwd=folder)
+    assert (stale.code, stale.err.startswith("error [revision_conflict]: ")) == (5, True)
+    assert ondol(*db, "db", "backup", "copy", cwd=folder).code == 0
+    assert ondol(*db, "sessions", "rm", "s", cwd=folder).code == 0
+    assert ondol(*db, "sessions", "show", "s", cwd=folder).code == 4
+    gone = ondol(*db, "run", app("hello"), "say hi to kim", "--session", "s", "--operation-id", "k1", cwd=folder)
+    assert (gone.code, gone.err.startswith("error [operation_expired]: ")) == (5, True)
+    restored = ondol("--db", "sqlite:///back.db", "db", "restore", "copy", cwd=folder)
+    assert restored.code == 0
+    assert "say hi to kim" in ondol("--db", "sqlite:///back.db", "sessions", "show", "s", cwd=folder).out
+    (parked,) = ondol("--db", "sqlite:///back.db", "runs", "--state", "parked", "-o", "ids", cwd=folder).ids
+    resumed = ondol("--db", "sqlite:///back.db", "runs", "resume", parked, "--app", app("asking"), cwd=folder)
+    assert resumed.code == 6  # it goes on, and waits for its approval again
+
+
+def test_the_context_of_each_step_can_be_seen(folder: Path) -> None:
+    db = ("--db", "sqlite:///t.db")
+    id = ondol(*db, "runs", "--session", "w", "-o", "ids", cwd=folder).ids[0]
+    seen = ondol(*db, "context", id, "--step", "1", cwd=folder)
+    assert "(as recorded)" in seen.out
+    assert "refund it" in seen.out
+    assert ondol(*db, "context", id, "--step", "9", cwd=folder).code == 4
+
+
+def test_the_store_is_checked_and_migrated(folder: Path) -> None:
+    db = ("--db", "sqlite:///t.db")
+    assert ondol(*db, "db", "check", cwd=folder).code == 0
+    assert "already" in ondol(*db, "db", "migrate", cwd=folder).out
+
+
+def test_the_doctor_says_what_mends_each_thing_and_never_a_key(folder: Path, tmp_path: Path) -> None:
+    well = ondol("--db", "sqlite:///t.db", "doctor", "-o", "json", cwd=folder, OPENAI_API_KEY="sk-canary")
+    assert well.code == 0
+    assert "canary" not in well.out + well.err
+    assert {f["check"] for f in well.json} >= {
+        "python",
+        "sqlite",
+        "model key",
+        "disk",
+        "schema",
+        "journal mode",
+        "driver",
+    }
+    (tmp_path / "none.db").write_bytes(b"this is no database" * 300)
+    broken = ondol("--db", "sqlite:///none.db", "doctor", "-o", "json", cwd=tmp_path)
+    assert broken.code == 1
+    assert all(f["fix"] for f in broken.json if f["state"] == "wrong")
+    with sqlite3.connect(tmp_path / "new.db") as newer:
+        newer.execute("PRAGMA user_version = 99")
+    assert ondol("--db", "sqlite:///new.db", "doctor", cwd=tmp_path).code == 1
+    refused = ondol("--db", "sqlite:///new.db", "runs", "show", "r_1", cwd=tmp_path)
+    assert (refused.code, refused.err.startswith("error [store_too_new]: ")) == (1, True)
+
+
+def test_importing_the_library_loads_no_command_line() -> None:
+    code = "import sys, ondol; assert not {'typer', 'rich', 'ondol.cli'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_help_is_given_for_every_command(tmp_path: Path) -> None:
+    assert ondol(cwd=tmp_path).out == ondol("--help", cwd=tmp_path).out
+    assert "Exit codes" in ondol("-h", cwd=tmp_path).out
+    assert "--operation-id" in ondol("run", "--help", cwd=tmp_path).out
+    assert "resume" in ondol("runs", "--help", cwd=tmp_path).out
+    assert ondol("--version", cwd=tmp_path).out.startswith("ondol 0.")

@@ -1,0 +1,151 @@
+"""`ondol run`: the answer, and what it says and exits with when there is none."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import sys
+from pathlib import Path
+
+from ondol.testing import Process
+
+from .command import app, environment, ondol
+
+
+def test_in_a_pipe_the_answer_is_all_that_is_printed(tmp_path: Path) -> None:
+    done = ondol("run", app("hello"), "say hi to kim", cwd=tmp_path)
+    assert (done.code, done.out, done.err) == (0, "hello kim\n", "")
+
+
+def test_the_same_operation_again_is_the_stored_body_byte_for_byte(tmp_path: Path) -> None:
+    words = ("run", app("hello"), "say hi to kim", "--operation-id", "k", "--session", "s", "-o", "json")
+    first, second = ondol(*words, cwd=tmp_path), ondol(*words, cwd=tmp_path)
+    assert (first.code, first.out) == (0, second.out)
+    assert first.json["text"] == "hello kim"
+    assert (first.json["session"], first.json["operation_id"], first.json["state"]) == ("s", "k", "completed")
+
+
+def test_an_operation_id_with_another_input_is_a_conflict_in_one_line(tmp_path: Path) -> None:
+    ondol("run", app("hello"), "the secret", "--operation-id", "k", cwd=tmp_path)
+    done = ondol("run", app("hello"), "something else", "--operation-id", "k", cwd=tmp_path)
+    assert (done.code, done.out, done.err.count("\n")) == (5, "", 1)
+    assert done.err.startswith("error [operation_mismatch]: ")
+    assert "secret" not in done.err
+
+
+def test_text_comes_from_standard_input_and_files_are_attached(tmp_path: Path) -> None:
+    (tmp_path / "receipt.txt").write_text("paid")
+    done = ondol("run", app("hello"), "-", "--file", "receipt.txt", "-o", "ids", cwd=tmp_path, stdin="greet lee")
+    shown = ondol("--db", "sqlite:///own.db", "context", *done.ids, "--step", "1", "-o", "json", cwd=tmp_path).json
+    text, attached = shown["messages"][1]["parts"]
+    assert (text["content"], attached["name"], attached["size"]) == ("greet lee", "receipt.txt", 4)
+    assert shown["matches"] is True
+
+
+def test_a_run_that_waits_prints_the_exact_arguments_and_what_decides(tmp_path: Path) -> None:
+    done = ondol("run", app("asking"), "refund it", cwd=tmp_path, ONDOL_DB="sqlite:///t.db")
+    assert (done.code, done.out) == (6, "")
+    assert 'refund(order_id="1182", amount=30)' in done.err
+    (command,) = [line.strip() for line in done.err.splitlines() if " asks approve " in line]
+    decided = ondol(*command.split()[1:], cwd=tmp_path, ONDOL_DB="sqlite:///t.db")
+    assert decided.code == 0
+    assert "runs resume" in decided.err  # no process serves the agent: it says what goes on with it
+
+
+def test_a_lost_outcome_exits_with_7_and_is_in_the_body(tmp_path: Path) -> None:
+    done = ondol("run", app("losing"), "send it", "-o", "json", cwd=tmp_path)
+    assert done.code == 7
+    assert (done.json["state"], [a["kind"] for a in done.json["asks"]]) == ("waiting", ["unknown_effect"])
+    assert f"effects resolve {done.json['asks'][0]['effect']} --happened" in done.err
+
+
+def test_a_run_queued_behind_one_that_waits_says_so(tmp_path: Path) -> None:
+    ondol("run", app("asking"), "refund it", "--session", "s", cwd=tmp_path)
+    done = ondol("run", app("hello"), "and hello", "--session", "s", cwd=tmp_path)
+    assert done.code == 6
+    assert "is queued behind run" in done.err
+
+
+def test_a_failed_run_exits_with_1_and_goes_on_with_another_model(tmp_path: Path) -> None:
+    db = ("--db", "sqlite:///t.db")
+    failed = ondol(*db, "run", app("broke"), "hello", "--operation-id", "k", "-o", "json", cwd=tmp_path)
+    assert (failed.code, failed.json["state"], failed.json["retryable"]) == (1, "failed", True)
+    assert failed.err.startswith("error [run_failed]: ")
+    without_app = ondol(*db, "runs", "resume", failed.json["id"], cwd=tmp_path)
+    assert (without_app.code, "--app" in without_app.err) == (2, True)
+    (tmp_path / "answers.json").write_text(json.dumps(["paid by now"]))
+    resumed = ondol(
+        *db, "runs", "resume", failed.json["id"], "--app", app("broke"), "--model", "script:answers.json", cwd=tmp_path
+    )
+    assert (resumed.code, resumed.out) == (0, "paid by now\n")
+    assert ondol(*db, "runs", "-o", "ids", cwd=tmp_path).ids == [failed.json["id"]]
+
+
+def test_an_app_that_cannot_be_loaded_is_a_usage_error_that_names_the_line(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("import ondol\nondol.nothing\n")
+    (tmp_path / "empty.py").write_text("")
+    for words, said in (
+        ("nothing.py:x", "there is no file nothing.py"),
+        ("nothing:x", "there is no module 'nothing'"),
+        ("broken.py:x", "(broken.py, line 2)"),
+        ("empty.py:x", "neither an Agent nor a Runtime"),
+        (app("nobody"), "hello, holding"),
+        (app("rt"), "say which with --agent"),
+    ):
+        done = ondol("run", words, "hi", cwd=tmp_path)
+        assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+        assert said in done.err
+
+
+def test_a_module_of_the_current_folder_is_run(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("from ondol import Agent\nagent = Agent('mine', model='script:demo')\n")
+    done = ondol("run", "mine:agent", "hi", cwd=tmp_path)
+    assert (done.code, done.out) == (0, "You said: hi\n")
+    assert (tmp_path / "ondol.db").exists()
+
+
+def test_the_modules_runtime_gives_deps_zone_and_store(tmp_path: Path) -> None:
+    done = ondol("run", app("rt"), "hi", "--agent", "served", cwd=tmp_path)
+    assert (done.code, done.out) == (0, "the bank, Asia/Seoul\n")
+    assert (tmp_path / "own.db").exists()
+    named = ondol("run", app("served"), "hi", "--time-zone", "Europe/Berlin", cwd=tmp_path, ONDOL_DB="sqlite:///b.db")
+    assert (named.code, named.out) == (0, "the bank, Europe/Berlin\n")
+    assert (tmp_path / "b.db").exists()
+    listed = ondol("--db", "sqlite:///b.db", "runs", cwd=tmp_path)
+    assert "+01:00" in listed.out or "+02:00" in listed.out
+
+
+async def test_ctrl_c_leaves_the_run_and_says_how_to_go_on(tmp_path: Path) -> None:
+    (tmp_path / "answers.json").write_text(json.dumps([{"error": "rate_limited", "retry_after": 50}, "at last"]))
+    words = ["-m", "ondol", "run", app("hello"), "hi", "--model", "script:answers.json", "--operation-id", "k"]
+    async with Process(words, cwd=tmp_path, env=environment(ONDOL_DB="sqlite:///t.db")) as run:
+        while not ondol("runs", "-o", "ids", "--state", "running", cwd=tmp_path, ONDOL_DB="sqlite:///t.db").ids:
+            pass
+        os.kill(run.pid, signal.SIGINT)
+        assert await run.wait() == 130
+        assert "runs resume r_" in run.errors
+        assert "runs cancel r_" in run.errors
+    listed = ondol("runs", "-o", "json", cwd=tmp_path, ONDOL_DB="sqlite:///t.db").json
+    assert [r["state"] for r in listed] == ["queued"]
+
+
+def test_a_terminal_shows_each_effect_and_the_text_as_it_is_said(tmp_path: Path) -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        os.execve(sys.executable, [sys.executable, "-m", "ondol", "run", app("hello"), "hi kim"], environment())
+    said = b""
+    while True:
+        try:
+            more = os.read(terminal, 4096)
+        except OSError:  # the other end is closed
+            break
+        said += more
+        if not more:
+            break
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    lines = said.decode().splitlines()
+    assert lines[0].startswith("run r_")
+    assert [line.split() for line in lines[1:]] == [["greet", "done"], ["hello", "kim"]]
