@@ -42,7 +42,7 @@ class CancelToken:
         self._listeners.discard(listener)
 
 
-class Attempt(Generic[T]):
+class InFlight(Generic[T]):
     """One call in flight: an async function in a task of its own, any other in a daemon thread.
 
     A daemon thread, because a function that never returns must not keep the process from exiting.
@@ -52,11 +52,11 @@ class Attempt(Generic[T]):
         self.future, self.in_thread = future, in_thread
 
     @staticmethod
-    def of_coroutine(work: Coroutine[Any, Any, T]) -> Attempt[T]:
-        return Attempt(asyncio.get_running_loop().create_task(work), in_thread=False)
+    def of_coroutine(work: Coroutine[Any, Any, T]) -> InFlight[T]:
+        return InFlight(asyncio.get_running_loop().create_task(work), in_thread=False)
 
     @staticmethod
-    def of_function(work: Callable[[], T], name: str) -> Attempt[T]:
+    def of_function(work: Callable[[], T], name: str) -> InFlight[T]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
@@ -72,7 +72,7 @@ class Attempt(Generic[T]):
                 return  # the loop is closed, nobody waits any more
 
         threading.Thread(target=run, name=name, daemon=True).start()
-        return Attempt(future, in_thread=True)
+        return InFlight(future, in_thread=True)
 
     async def wait(self, clock: Clock, seconds: float | None, token: CancelToken | None) -> Ending:
         """Until it ends, its time is over (None: never), or somebody asks to stop; whichever comes first."""
@@ -119,4 +119,4 @@ class Attempt(Generic[T]):
 async def sleep_or_cancel(clock: Clock, seconds: float, token: CancelToken) -> bool:
     """True when the time has passed, False when somebody asked to stop."""
     never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    return await Attempt(never, in_thread=True).wait(clock, seconds, token) == "timeout"
+    return await InFlight(never, in_thread=True).wait(clock, seconds, token) == "timeout"

@@ -10,32 +10,32 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, ParamSpec, TypeAlias, TypeVar, assert_never
+from typing import Any, ParamSpec, TypeVar, assert_never
 
 from ondol import clock as clocks
 from ondol import context, effects, events, ids, journal, lifecycle, messages, transactions, values
 from ondol.agent import Agent
-from ondol.cancellation import Attempt, CancelToken, sleep_or_cancel
+from ondol.attempts import AttemptEnd, Dropped, Raised, Returned, Stopped, TimedOut, Unwound, dispatch
+from ondol.cancellation import CancelToken, InFlight, sleep_or_cancel
 from ondol.clock import Clock, to_micros
 from ondol.errors import (
     CancelRequested,
     ClaimLost,
     InvalidInput,
     ModelError,
-    NotDone,
     RevisionConflict,
     SignalsUnread,
     StoreCorrupt,
     StoreError,
     StoreTooNew,
 )
+from ondol.histories import HistoryCache
 from ondol.messages import Message, Text, ToolCall
 from ondol.model import Answer, Delta, Model, ModelRequest
-from ondol.records import RunRow, SessionRow
+from ondol.records import RunRow
 from ondol.store import Store
 from ondol.streams import Streams
 from ondol.tools import Cancelled, CannotTell, Context, Happened, NotHappened, SessionState, Tool
@@ -60,92 +60,6 @@ class Served:
     digest: str
     tools: Mapping[str, Tool[..., Any]]
     rules: Mapping[str, effects.Rules]
-
-
-@dataclass(frozen=True, slots=True)
-class Returned:
-    """The tool came back with a result."""
-
-    result: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Raised:
-    """The tool raised. ``not_done``: it says that nothing happened."""
-
-    reason: str
-    not_done: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Unwound:
-    """The tool ended by a cancellation, its own or ours, without saying how."""
-
-
-@dataclass(frozen=True, slots=True)
-class TimedOut:
-    """The attempt's time is over."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stopped:
-    """The run is being cancelled, and the call did not say in time how it ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class Dropped:
-    """It was never sent: the attempt's deadline had passed before (this process had been paused)."""
-
-
-AttemptEnd: TypeAlias = Returned | Raised | Unwound | TimedOut | Stopped | Dropped
-
-
-@dataclass(frozen=True, slots=True)
-class History:
-    """The committed messages of a session up to a sequence, with their chained hash."""
-
-    until: int
-    messages: tuple[Message, ...]
-    chain: bytes
-    size: int  # characters of the stored bodies
-
-
-class HistoryCache:
-    """Histories of sessions that ran here lately, so that a warm turn reads only what is new."""
-
-    LIMIT = 8_000_000  # characters of stored bodies, over all sessions
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[str, str, int], History] = OrderedDict()
-        self._size = 0
-
-    async def load(self, store: Store, session: SessionRow) -> History:
-        key = (session.tenant, session.id, session.created_at)
-        known = self._kept.get(key) or History(0, (), context.EMPTY_CHAIN, 0)
-        if known.until == session.next_message:
-            return known
-        new = await store.read(transactions.read_history, session.tenant, session.id, known.until, session.next_message)
-        bodies = [m.body for m in new]
-        return self._keep(key, _extended(known, session.next_message, [messages.loads(b) for b in bodies], bodies))
-
-    def committed(
-        self, session: SessionRow, before: History, own: Sequence[Message], bodies: Sequence[str], until: int
-    ) -> None:
-        self._keep((session.tenant, session.id, session.created_at), _extended(before, until, own, bodies))
-
-    def _keep(self, key: tuple[str, str, int], history: History) -> History:
-        old = self._kept.pop(key, None)
-        self._size += history.size - (old.size if old else 0)
-        self._kept[key] = history
-        while self._size > self.LIMIT and len(self._kept) > 1:
-            _, dropped = self._kept.popitem(last=False)
-            self._size -= dropped.size
-        return history
-
-
-def _extended(before: History, until: int, own: Sequence[Message], bodies: Sequence[str]) -> History:
-    chain = context.extend_chain(before.chain, bodies)
-    return History(until, (*before.messages, *own), chain, before.size + sum(map(len, bodies)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,7 +330,7 @@ class Drive:
             tools=tuple(t.spec for t in self.served.tools.values()),
             run=self.row.id, step=self.state.step, attempt=self.state.attempt,
         )  # fmt: skip
-        asking = Attempt.of_coroutine(self._stream(request))
+        asking = InFlight.of_coroutine(self._stream(request))
         try:
             if await asking.wait(self.clock, None, self.token) == "cancelled":
                 await asking.stop_late(self.clock)
@@ -604,7 +518,10 @@ class Drive:
             effect = await self._write_started(effect, deadline)
         ctx = self._context(tool, effect.ordinal, effect.attempt)
         # A crash from here on leaves it started without an outcome: see effects.verdict.
-        ending = await self._dispatch(tool, effect, ctx, parsed, deadline)
+        ending = await dispatch(
+            tool, ctx, parsed, seconds=(deadline - self.clock.now()).total_seconds(), clock=self.clock,
+            token=self.token, late=functools.partial(self._late, call),
+        )  # fmt: skip
         return await self._write_outcome(effect, tool, ctx, ending)
 
     async def _write_started(self, effect: effects.Effect, deadline: datetime) -> effects.Effect:
@@ -619,45 +536,6 @@ class Drive:
 
     def _effect(self, call: int) -> effects.Effect:
         return self._begun.get(call) or self.state.effects[call]
-
-    async def _dispatch(
-        self, tool: Tool[..., Any], effect: effects.Effect, ctx: Context[Any], arguments: Mapping[str, Any],
-        deadline: datetime,
-    ) -> AttemptEnd:  # fmt: skip
-        left = (deadline - self.clock.now()).total_seconds()
-        if left <= 0:
-            return Dropped()  # this process was paused: by now somebody else may have decided that it did not happen
-        if tool.is_async:
-            attempt = Attempt.of_coroutine(_guarded(tool, ctx, arguments))
-        else:
-            attempt = Attempt.of_function(lambda: _called(tool, ctx, arguments), f"ondol-tool-{tool.name}")
-        try:
-            ending = await attempt.wait(self.clock, left, self.token)
-            if ending == "done":
-                return _end_of(attempt)
-            ctx.cancelled.set()  # for a function in a thread: it can only look
-            if ending == "timeout":
-                if await attempt.stop_late(self.clock):
-                    ended = _end_of(attempt)
-                    return TimedOut() if isinstance(ended, Unwound) else ended
-            elif await attempt.stop(self.clock, effects.GRACE):
-                ended = _end_of(attempt)
-                said = isinstance(ended, Returned) or (isinstance(ended, Raised) and ended.not_done)
-                return ended if said else Stopped()
-            self._keep_late_outcome(effect, attempt)
-            return TimedOut() if ending == "timeout" else Stopped()
-        finally:
-            if not attempt.future.done() and not attempt.in_thread:
-                attempt.future.cancel()
-
-    def _keep_late_outcome(self, effect: effects.Effect, attempt: Attempt[AttemptEnd]) -> None:
-        """If it ends after all, what it said is kept beside the effect."""
-
-        def ended(future: asyncio.Future[AttemptEnd]) -> None:
-            if not future.cancelled():
-                self._late(effect.ordinal, future.result())
-
-        attempt.future.add_done_callback(ended)
 
     def _late(self, call: int, ended: AttemptEnd) -> None:
         said = values.plain_text(values.encode(ended.result)) if isinstance(ended, Returned) else repr(ended)
@@ -706,7 +584,7 @@ class Drive:
             parsed = self._parse(effect, tool)
         except InvalidInput as error:
             return effects.OutcomeUnknown(str(error))
-        attempt = Attempt.of_coroutine(tool.ask_check(ctx, parsed))
+        attempt = InFlight.of_coroutine(tool.ask_check(ctx, parsed))
         ending = await attempt.wait(self.clock, tool.timeout.total_seconds(), self.token)
         if ending != "done":
             attempt.future.cancel()
@@ -883,32 +761,3 @@ _EVIDENCE: set[asyncio.Task[None]] = set()  # the loop keeps only weak reference
 
 def _unusual(stop: str) -> str:
     return "" if stop in ("stop", "tool_calls") else stop
-
-
-async def _guarded(tool: Tool[..., Any], ctx: Context[Any], arguments: Mapping[str, Any]) -> AttemptEnd:
-    """The call as a value. An exit-type exception must not leave the task: it would end the event loop."""
-    try:
-        result = tool.call(ctx, arguments)
-        return Returned(await result if asyncio.iscoroutine(result) or hasattr(result, "__await__") else result)
-    except asyncio.CancelledError:
-        return Unwound()
-    except BaseException as error:
-        return _raised(tool, error)
-
-
-def _called(tool: Tool[..., Any], ctx: Context[Any], arguments: Mapping[str, Any]) -> AttemptEnd:
-    try:
-        return Returned(tool.call(ctx, arguments))
-    except BaseException as error:
-        return _raised(tool, error)
-
-
-def _raised(tool: Tool[..., Any], error: BaseException) -> Raised:
-    reason = str(error) if type(error) is NotDone and str(error) else f"{type(error).__name__}: {error}"
-    return Raised(reason, not_done=isinstance(error, tool.not_done))
-
-
-def _end_of(attempt: Attempt[AttemptEnd]) -> AttemptEnd:
-    if attempt.future.cancelled():  # before its first line ran
-        return Unwound()
-    return attempt.future.result()

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack
 
 from ondol import clock as clocks
-from ondol import context, ids, journal, messages, providers, transactions, values
+from ondol import context, ids, journal, messages, providers, queries, transactions, values
 from ondol.agent import Agent
 from ondol.clock import Clock, SystemClock, from_micros, to_micros
 from ondol.errors import InvalidInput, NotFound, NotOpen
@@ -263,7 +263,7 @@ class Runtime:
 
     async def find_run(self, operation_id: str, *, user: str | None = None, tenant: str = DEFAULT_TENANT) -> Run:
         """The run of an operation. Raises NotFound."""
-        row = await self._read(transactions.find_operation, tenant, user or "", operation_id)
+        row = await self._read(queries.find_operation, tenant, user or "", operation_id)
         if row is None:
             raise NotFound(f"there is no operation {operation_id!r}")
         return Run(self, row)
@@ -274,7 +274,7 @@ class Runtime:
     ) -> list[Run]:  # fmt: skip
         """The newest first. ``before`` is the id of the last one seen."""
         rows = await self._read(
-            transactions.list_runs, tenant, session=session, user_id=user, state=state, before=before, limit=limit
+            queries.list_runs, tenant, session=session, user_id=user, state=state, before=before, limit=limit
         )
         return [Run(self, r) for r in rows]
 
@@ -295,10 +295,10 @@ class Runtime:
         return Run(self, done.run)
 
     async def _run_row(self, tenant: str, run: str) -> RunRow:
-        return await self._read(transactions.get_run, tenant, run)
+        return await self._read(queries.get_run, tenant, run)
 
     async def _run_messages(self, tenant: str, run: str) -> dict[int, str]:
-        return await self._read(transactions.read_messages, tenant, run)
+        return await self._read(queries.read_messages, tenant, run)
 
     async def _until_rest(self, row: RunRow, at_rest: frozenset[str] = AT_REST) -> RunRow:
         """The run's row when it is at rest. Raises what made this process refuse to drive it."""
@@ -327,7 +327,7 @@ class Runtime:
         state, bodies, folded = journal.State(), {}, 0
         try:
             while True:
-                row, batches = await self._read(transactions.read_journal, tenant, run, folded)
+                row, batches = await self._read(queries.read_journal, tenant, run, folded)
                 if batches:
                     stored = await self._run_messages(tenant, run)
                     bodies = {o: messages.loads(b) for o, b in stored.items()}
@@ -346,7 +346,7 @@ class Runtime:
             self._streams.unwatch(run, watch)
 
     async def _scratchpad(self, tenant: str, run: str) -> dict[str, Any]:
-        row, batches = await self._read(transactions.read_journal, tenant, run)
+        row, batches = await self._read(queries.read_journal, tenant, run)
         state = journal.fold(batches)
         stored = await self._run_messages(tenant, run)
         return {
@@ -362,7 +362,7 @@ class Runtime:
 
     async def context(self, run: str, step: int | None = None, *, tenant: str = DEFAULT_TENANT) -> SeenContext:
         """What the model saw at a step (by default the last), built again from what is stored."""
-        row, batches = await self._read(transactions.read_journal, tenant, run)
+        row, batches = await self._read(queries.read_journal, tenant, run)
         state = journal.State()
         found: tuple[ContextBuilt, journal.Shown, int] | None = None
         for batch in batches:
@@ -373,10 +373,10 @@ class Runtime:
         if found is None:
             raise NotFound(f"run {run} has no step {step}" if step else f"run {run} has not asked the model yet")
         built, shown, upto = found
-        described = await self._read(transactions.get_definition, tenant, shown.definition)
+        described = await self._read(queries.get_definition, tenant, shown.definition)
         if described is None:
             raise NotFound(f"the definition of run {run} is not stored any more")
-        history = await self._read(transactions.read_history, tenant, row.session, 0, shown.history)
+        history = await self._read(queries.read_history, tenant, row.session, 0, shown.history)
         own = await self._run_messages(tenant, run)
         definition = values.loads(described)
         seen, digest = context.rebuild(definition, shown, [m.body for m in history], own, upto)
@@ -387,7 +387,7 @@ class Runtime:
 
     async def waits_for_driver(self, run: Run) -> str | None:
         """Why a queued run is not driven, and what to do about it; None if some process has its agent."""
-        stored = await self._read(transactions.get_meta, DRIVER_KEY)
+        stored = await self._read(queries.get_meta, DRIVER_KEY)
         driver = values.loads(stored) if stored else None
         if driver is not None and not self.drives and await self._store.drives():
             driver = None  # nobody held the lock: that driver is gone
@@ -401,13 +401,13 @@ class Runtime:
     ) -> list[Ask]:  # fmt: skip
         """What waits for a person, the oldest first. ``state=None`` lists the decided ones too."""
         rows = await self._read(
-            transactions.list_asks, tenant, run=run, session=session, user_id=user, state=state, limit=limit
+            queries.list_asks, tenant, run=run, session=session, user_id=user, state=state, limit=limit
         )
         return [ask_of(self, r) for r in rows]
 
     async def get_ask(self, ask: str, *, tenant: str = DEFAULT_TENANT) -> Ask:
         """Raises NotFound."""
-        return ask_of(self, await self._read(transactions.get_ask, tenant, ask))
+        return ask_of(self, await self._read(queries.get_ask, tenant, ask))
 
     async def decide(self, ask: Ask, decision: Decision, *, by: str | None = None) -> Ask:
         """Decide an ask once. The same decision again returns the stored one.
@@ -438,26 +438,26 @@ class Runtime:
     ) -> list[Effect]:  # fmt: skip
         """The ledger of tool calls: of one run in call order, else of the newest runs first."""
         if run is not None:
-            rows = await self._read(transactions.effects_of_run, tenant, run)
+            rows = await self._read(queries.effects_of_run, tenant, run)
             return [effect_of(r) for r in rows if state in (None, r.state)]
-        rows = await self._read(transactions.list_effects, tenant, session=session, state=state, limit=limit)
+        rows = await self._read(queries.list_effects, tenant, session=session, state=state, limit=limit)
         return [effect_of(r) for r in rows]
 
     async def get_effect(self, effect: str, *, tenant: str = DEFAULT_TENANT) -> Effect:
         """Raises NotFound."""
-        return effect_of(await self._read(transactions.get_effect, tenant, effect))
+        return effect_of(await self._read(queries.get_effect, tenant, effect))
 
     async def unknown_ask(self, effect: str, *, tenant: str = DEFAULT_TENANT) -> Ask:
         """The open ask about an unknown effect. Raises NotFound when nothing about it is open."""
         found = await self.get_effect(effect, tenant=tenant)
-        row = await self._read(transactions.open_unknown_ask, tenant, effect)
+        row = await self._read(queries.open_unknown_ask, tenant, effect)
         if row is None:
             raise NotFound(f"effect {effect} is {found.state}: there is nothing to settle")
         return ask_of(self, row)
 
     async def audit(self, *, limit: int = 100, tenant: str = DEFAULT_TENANT) -> list[Act]:
         """What people did, the newest first: who, when, through which door."""
-        rows = await self._read(transactions.list_acts, tenant, limit)
+        rows = await self._read(queries.list_acts, tenant, limit)
         return [
             Act(at=from_micros(at), by=by, door=door, act=act, subject=subject, note=note)
             for at, by, door, act, subject, note in rows
@@ -467,13 +467,13 @@ class Runtime:
 
     async def get_session(self, session: str, *, tenant: str = DEFAULT_TENANT) -> Session:
         """Raises NotFound."""
-        return Session(self, await self._read(transactions.get_session, tenant, session))
+        return Session(self, await self._read(queries.get_session, tenant, session))
 
     async def sessions(
         self, *, after: str | None = None, limit: int = 100, tenant: str = DEFAULT_TENANT
     ) -> list[Session]:
         """By id; ``after`` is the last one seen."""
-        rows = await self._read(transactions.list_sessions, tenant, after, limit)
+        rows = await self._read(queries.list_sessions, tenant, after, limit)
         return [Session(self, r) for r in rows]
 
     async def write_session(
@@ -514,7 +514,7 @@ class Runtime:
         )  # fmt: skip
 
     async def _session_messages(self, tenant: str, session: str, after: int, limit: int) -> list[SessionMessage]:
-        stored = await self._read(transactions.page_messages, tenant, session, after, limit)
+        stored = await self._read(queries.page_messages, tenant, session, after, limit)
         return [SessionMessage(m.seq, m.run, messages.loads(m.body)) for m in stored]
 
     async def get_blob(self, digest: str, *, tenant: str = DEFAULT_TENANT) -> bytes:

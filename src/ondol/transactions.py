@@ -102,7 +102,7 @@ def _message(tenant: str, run: str, ordinal: int, body: str) -> Statement:
     return "message.insert", {"tenant": tenant, "run": run, "ordinal": ordinal, "body": stored, "sum": checksum}
 
 
-def _run_row(rows: list[Row], run: str) -> RunRow:
+def run_row(rows: list[Row], run: str) -> RunRow:
     if not rows:
         raise NotFound(f"there is no run {run!r}: 'ondol runs' lists them")
     return RunRow(*rows[0])
@@ -299,13 +299,15 @@ def claim(tenant: str, run: str, owner: str, at: int) -> Tx[Claimed | None]:
         claim=Claim(tenant, run, row.session, row.fence, row.head, row.deaths),
         session=SessionRow(*session[0]),
         batches=tuple(journal.loads(run, *stored_row) for stored_row in stored),
-        messages={o: _checked(run, o, body, total) for o, body, total in bodies},
-        untold_runs=tuple((r, _checked(r.id, *i[0]) if i else "") for r, i in zip(untold_runs, inputs, strict=True)),
+        messages={o: checked_body(run, o, body, total) for o, body, total in bodies},
+        untold_runs=tuple(
+            (r, checked_body(r.id, *i[0]) if i else "") for r, i in zip(untold_runs, inputs, strict=True)
+        ),
         untold_effects=tuple(sorted((EffectRow(*r) for r in untold_effects), key=lambda e: (e.run, e.ordinal))),
     )
 
 
-def _checked(run: str, ordinal: int, stored: bytes, stored_sum: int) -> str:
+def checked_body(run: str, ordinal: int, stored: bytes, stored_sum: int) -> str:
     """The body of a stored message. Raises StoreCorrupt if it is not what was written."""
     try:
         body = messages.unpack(stored)
@@ -569,7 +571,7 @@ def decide(tenant: str, ask_id: str, decision: Decision, by: str, door: str, at:
         said = ", ".join(a for a in allowed if a != "expire")
         raise InvalidInput(f"ask {ask_id} ({ask.kind}) cannot be answered with {decision.kind!r}: say {said}")
     (run_rows,) = yield [("run.get", {"tenant": tenant, "run": ask.run})]
-    run = _run_row(run_rows, ask.run)
+    run = run_row(run_rows, ask.run)
     if ask.state == "closed":
         raise AskClosed(f"ask {ask_id} was closed when run {ask.run} ended ({run.state}): there is nothing to decide")
     if ask.state != "open":
@@ -859,7 +861,7 @@ class Cancelled:
 def cancel(tenant: str, run_id: str, by: str, door: str, reason: str, at: int) -> Tx[Cancelled]:
     """A signal to the holder; at once where nobody holds the run. Idempotent."""
     (rows,) = yield [("run.get", {"tenant": tenant, "run": run_id})]
-    run = _run_row(rows, run_id)
+    run = run_row(rows, run_id)
     if run.state in lifecycle.ENDED:
         return Cancelled(run, pending=False)
     who = {"by": by, "door": door, "reason": reason}
@@ -878,7 +880,7 @@ def cancel(tenant: str, run_id: str, by: str, door: str, reason: str, at: int) -
 def release(claim: Claim, at: int) -> Tx[RunRow]:
     """A clean shutdown gives the run back at its old place. It does not count as a death."""
     (rows,) = yield [("run.get", {"tenant": claim.tenant, "run": claim.run})]
-    run = _run_row(rows, claim.run)
+    run = run_row(rows, claim.run)
     if run.state != "running" or run.fence != claim.fence:
         raise ClaimLost(f"run {claim.run} is not held with fence {claim.fence} any more")
     return (yield from _queue_again(run, "released", at))
@@ -887,7 +889,7 @@ def release(claim: Claim, at: int) -> Tx[RunRow]:
 def recover(tenant: str, run_id: str, fence: int, at: int) -> Tx[RunRow]:
     """The process that held the run is dead: back into the queue, or parked when it keeps killing processes."""
     (rows,) = yield [("run.get", {"tenant": tenant, "run": run_id})]
-    run = _run_row(rows, run_id)
+    run = run_row(rows, run_id)
     if run.state != "running" or run.fence != fence:
         return run
     deaths = run.deaths + 1
@@ -912,7 +914,7 @@ def _park(run: RunRow, why: str, at: int) -> Tx[RunRow]:
 def park_restored(tenant: str, run_id: str, at: int) -> Tx[RunRow]:
     """After a restore from a backup nobody knows what happened since: a person settles each unfinished run."""
     (rows,) = yield [("run.get", {"tenant": tenant, "run": run_id})]
-    run = _run_row(rows, run_id)
+    run = run_row(rows, run_id)
     if run.state not in lifecycle.UNFINISHED:
         return run
     return (yield from _park(run, "the store was restored from a backup while this run was unfinished", at))
@@ -973,155 +975,7 @@ def delete_session(
     return SessionRow(*after[0])
 
 
-# --- reading ----------------------------------------------------------------------------------------------------
-
-
-def get_run(tenant: str, run: str) -> Tx[RunRow]:
-    (rows,) = yield [("run.get", {"tenant": tenant, "run": run})]
-    return _run_row(rows, run)
-
-
-def find_operation(tenant: str, user_id: str, operation_id: str) -> Tx[RunRow | None]:
-    key = {"tenant": tenant, "user_id": user_id, "operation_id": operation_id}
-    (rows,) = yield [("run.by_operation", key)]
-    return RunRow(*rows[0]) if rows else None
-
-
-def list_runs(
-    tenant: str, *, session: str | None = None, user_id: str | None = None, state: str | None = None,
-    before: str | None = None, limit: int = 100,
-) -> Tx[list[RunRow]]:  # fmt: skip
-    wanted = {"session": session, "user_id": user_id, "state": state, "before": before, "limit": limit}
-    (rows,) = yield [("run.list", {"tenant": tenant} | wanted)]
-    return [RunRow(*r) for r in rows]
-
-
-def read_journal(tenant: str, run: str, after: int = 0) -> Tx[tuple[RunRow, list[journal.Batch]]]:
-    """The run and its batches that end after the sequence ``after``."""
-    run_rows, rows = yield [
-        ("run.get", {"tenant": tenant, "run": run}),
-        ("entry.list", {"tenant": tenant, "run": run, "after": after + 1}),
-    ]
-    return _run_row(run_rows, run), [journal.loads(run, *r) for r in rows]
-
-
-def read_messages(tenant: str, run: str) -> Tx[dict[int, str]]:
-    (rows,) = yield [("message.of_run", {"tenant": tenant, "run": run})]
-    return {o: _checked(run, o, body, total) for o, body, total in rows}
-
-
-@dataclass(frozen=True, slots=True)
-class StoredMessage:
-    """A committed message: its sequence in the session, its run, and its body as stored."""
-
-    seq: int
-    run: str
-    body: str
-
-
-def read_history(tenant: str, session: str, since: int, until: int) -> Tx[list[StoredMessage]]:
-    """The committed messages with ``since <= base < until``, in order."""
-    where = {"tenant": tenant, "session": session, "since": since, "until": until}
-    (rows,) = yield [("message.history", where)]
-    return [StoredMessage(seq, run, _checked(run, o, body, total)) for seq, run, o, body, total in rows]
-
-
-def page_messages(tenant: str, session: str, after: int, limit: int) -> Tx[list[StoredMessage]]:
-    where = {"tenant": tenant, "session": session, "after": after, "limit": limit}
-    (rows,) = yield [("message.page", where)]
-    return [StoredMessage(seq, run, _checked(run, o, body, total)) for seq, run, o, body, total in rows]
-
-
-def get_session(tenant: str, session: str) -> Tx[SessionRow]:
-    (rows,) = yield [("session.get", {"tenant": tenant, "session": session})]
-    if not rows or rows[0][-1] is not None:
-        raise NotFound(f"there is no session {session!r}: 'ondol sessions' lists them")
-    return SessionRow(*rows[0])
-
-
-def list_sessions(tenant: str, after: str | None = None, limit: int = 100) -> Tx[list[SessionRow]]:
-    (rows,) = yield [("session.list", {"tenant": tenant, "after": after, "limit": limit})]
-    return [SessionRow(*r) for r in rows]
-
-
-def get_effect(tenant: str, effect: str) -> Tx[EffectRow]:
-    run, ordinal = ids.effect_place(effect)
-    (rows,) = yield [("effect.get", {"tenant": tenant, "run": run, "ordinal": ordinal})]
-    if not rows:
-        raise NotFound(f"there is no effect {effect!r}: 'ondol effects' lists them")
-    return EffectRow(*rows[0])
-
-
-def effects_of_run(tenant: str, run: str) -> Tx[list[EffectRow]]:
-    (rows,) = yield [("effect.of_run", {"tenant": tenant, "run": run})]
-    return [EffectRow(*r) for r in rows]
-
-
-def list_effects(
-    tenant: str, *, session: str | None = None, state: str | None = None, before: str | None = None, limit: int = 100
-) -> Tx[list[EffectRow]]:
-    wanted = {"tenant": tenant, "session": session, "state": state, "before": before, "limit": limit}
-    (rows,) = yield [("effect.list", wanted)]
-    return [EffectRow(*r) for r in rows]
-
-
-def get_ask(tenant: str, ask: str) -> Tx[AskRow]:
-    (rows,) = yield [("ask.get", {"tenant": tenant, "id": ask})]
-    if not rows:
-        raise NotFound(f"there is no ask {ask!r}: 'ondol asks' lists the open ones")
-    return AskRow(*rows[0])
-
-
-def list_asks(
-    tenant: str, *, run: str | None = None, session: str | None = None, user_id: str | None = None,
-    state: str | None = "open", limit: int = 100,
-) -> Tx[list[AskRow]]:  # fmt: skip
-    wanted = {"run": run, "session": session, "user_id": user_id, "state": state, "limit": limit}
-    (rows,) = yield [("ask.list", {"tenant": tenant} | wanted)]
-    return [AskRow(*r) for r in rows]
-
-
-def open_unknown_ask(tenant: str, effect: str) -> Tx[AskRow | None]:
-    run, _ = ids.effect_place(effect)
-    (rows,) = yield [("ask.of_effect", {"tenant": tenant, "run": run, "effect": effect, "kind": "unknown_effect"})]
-    return AskRow(*rows[0]) if rows else None
-
-
-def expirable_asks(tenant: str) -> Tx[list[tuple[str, int]]]:
-    (rows,) = yield [("ask.expirable", {"tenant": tenant})]
-    return [(r[0], r[1]) for r in rows]
-
-
-def list_acts(tenant: str, limit: int = 100) -> Tx[list[Row]]:
-    (rows,) = yield [("act.list", {"tenant": tenant, "limit": limit})]
-    return rows
-
-
-def tenants() -> Tx[list[str]]:
-    (rows,) = yield [("tenant.list", {})]
-    return [r[0] for r in rows]
-
-
-def claimable(tenant: str, limit: int) -> Tx[list[Row]]:
-    """Queued runs whose turn it is: id, session, agent, deaths. Runs that nothing died of come first."""
-    (rows,) = yield [("run.claimable", {"tenant": tenant, "limit": limit})]
-    return rows
-
-
-def running(tenant: str) -> Tx[list[Row]]:
-    """Runs that somebody holds: id, fence, owner, deaths, number of unread signals."""
-    (rows,) = yield [("run.running", {"tenant": tenant})]
-    return rows
-
-
-def get_definition(tenant: str, digest: str) -> Tx[str | None]:
-    (rows,) = yield [("definition.get", {"tenant": tenant, "digest": digest})]
-    return rows[0][0] if rows else None
-
-
-def get_meta(key: str) -> Tx[str | None]:
-    (rows,) = yield [("meta.get", {"key": key})]
-    return rows[0][0] if rows else None
+# --- beside the runs ------------------------------------------------------------------------------------------------
 
 
 def set_meta(key: str, value: str) -> Tx[None]:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 
-from ondol import lifecycle, transactions, values
+from ondol import lifecycle, queries, transactions, values
 from ondol.clock import Clock, Timer, to_micros
 from ondol.errors import AlreadyDecided, AskClosed, ClaimLost, OndolError, StoreCorrupt, StoreError, StoreTooNew
 from ondol.records import RunRow
@@ -222,18 +222,18 @@ class EmbeddedEngine:
 
     async def _recover(self) -> None:
         """Nobody else drives this store: whoever held a run here is dead."""
-        for tenant in await self.store.read(transactions.tenants):
-            for run, fence, _, _, _ in await self.store.read(transactions.running, tenant):
+        for tenant in await self.store.read(queries.tenants):
+            for run, fence, _, _, _ in await self.store.read(queries.running, tenant):
                 row = await self.store.write(transactions.recover, tenant, run, fence, self._now())
                 log.info("run %s: its process is gone, it is %s now", run, row.state)
 
     async def look(self) -> None:
         """Claim what can be claimed, hand on signals, expire what is due."""
-        for tenant in await self.store.read(transactions.tenants):
-            for run, _, agent, deaths in await self.store.read(transactions.claimable, tenant, _SCAN_LIMIT):
+        for tenant in await self.store.read(queries.tenants):
+            for run, _, agent, deaths in await self.store.read(queries.claimable, tenant, _SCAN_LIMIT):
                 self._want(tenant, run, agent, deaths)
             if self._drives:
-                for run, _, _, _, unread in await self.store.read(transactions.running, tenant):
+                for run, _, _, _, unread in await self.store.read(queries.running, tenant):
                     if unread:
                         self.signal(run)
             await self._expire(tenant)
@@ -246,7 +246,7 @@ class EmbeddedEngine:
             self._expiry.cancel()
             self._expiry = None
         now = self._now()
-        for ask, at in await self.store.read(transactions.expirable_asks, tenant):
+        for ask, at in await self.store.read(queries.expirable_asks, tenant):
             if at > now:
                 self._expiry = self.clock.call_later((at - now) / 1e6, self._look.set)
                 return
@@ -279,7 +279,7 @@ class EmbeddedEngine:
         """Remove uploads that no run came to use within a day. References are looked at again as they go."""
         before = to_micros(self.clock.now() - _BLOBS_KEPT)
         gone = 0
-        for tenant in await self.store.read(transactions.tenants):
+        for tenant in await self.store.read(queries.tenants):
             for digest in await self.store.write(transactions.drop_unused_blobs, tenant, before):
                 await self.store.drop_blob(tenant, digest)
                 gone += 1

@@ -15,6 +15,7 @@ from typing import Any
 
 from crash import invariants
 from crash.lives import Life
+
 from ondol import Agent, Ask, Context, Happened, NotHappened, Run, RunEnded, RunWaiting, tool
 from ondol.model import ModelRequest
 from ondol.providers.script import Reply

@@ -30,7 +30,7 @@ def test_a_message_is_read_back_as_it_was_written():
 
 
 def test_unknown_parts_and_fields_are_kept_word_for_word():
-    stored = '{"role":"user","parts":[{"type":"hologram","depth":3}],"mood":"good"}'
+    stored = '{"v":1,"role":"user","parts":[{"type":"hologram","depth":3}],"mood":"good"}'
     assert json.loads(messages.dumps(messages.loads(stored))) == json.loads(stored)
 
 

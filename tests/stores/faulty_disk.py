@@ -12,7 +12,8 @@ class FaultyDisk(apsw.VFS):
     """SQLite's own files, until a fault is set. Connections that are opened meanwhile use it.
 
     ``space``: bytes by which files may still grow (None: as much as there is). ``flush_fails``, ``reads_fail``: as they
-    say. ``refused`` is called, in any thread, when there was no space, ``busy`` when a lock was taken already.
+    say. ``refused`` is called, in any thread, when there was no space, ``unread`` when a read failed, ``busy`` when a
+    lock was taken already.
     ``between`` is called once, when the first statement of a connection has ended.
     """
 
@@ -21,6 +22,7 @@ class FaultyDisk(apsw.VFS):
         self.space: int | None = None
         self.flush_fails = self.reads_fail = False
         self.refused: Callable[[], object] = lambda: None
+        self.unread: Callable[[], object] = lambda: None
         self.busy: Callable[[], object] = lambda: None
         self.between: Callable[[], object] | None = None
 
@@ -49,6 +51,7 @@ class _File(apsw.VFSFile):
 
     def xRead(self, amount: int, offset: int) -> bytes:
         if self.disk.reads_fail:
+            self.disk.unread()
             raise apsw.exception_for(apsw.SQLITE_IOERR_READ)
         return super().xRead(amount, offset)
 

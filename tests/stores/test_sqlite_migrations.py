@@ -11,10 +11,11 @@ import pytest
 from faulty_disk import faulty_disk
 
 from ondol.errors import StoreCorrupt, StoreError, StoreFull, StoreTooNew
+from ondol.queries import get_meta
 from ondol.stores.migrations import migrations
 from ondol.stores.sqlite import SqliteStore
 from ondol.stores.sqlite_admin import check, migrate
-from ondol.transactions import get_meta, set_meta
+from ondol.transactions import set_meta
 
 STEPS = migrations()
 

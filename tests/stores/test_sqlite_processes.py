@@ -6,14 +6,10 @@ import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-import pytest
-
-from ondol import Agent, Context, Run, Runtime, tool
-from ondol.errors import StoreError
+from ondol.queries import get_meta
 from ondol.stores.sqlite import SqliteStore
 from ondol.stores.sqlite_admin import check
-from ondol.testing import Process, ScriptedModel, call
-from ondol.transactions import get_meta, set_meta
+from ondol.testing import Process
 
 ROUNDS = 4  # new files that all processes open at once
 

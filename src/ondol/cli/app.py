@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
@@ -72,6 +73,9 @@ app.add_typer(db.app, name="db")
 def run(arguments: Sequence[str] | None) -> int:
     """Run one command line; returns the exit code. Every error is one line on standard error."""
     _log_in_one_line()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a character is no reason to fail
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = app(args=None if arguments is None else list(arguments), prog_name="ondol", standalone_mode=False)
     except typer.TyperException as error:

@@ -13,6 +13,7 @@ from ondol.cli.lines import deciding
 from ondol.cli.output import Column, called, when
 from ondol.cli.runs import say_who_drives
 from ondol.cli.surface import By, Cli, Ids, Limit, noun, verb
+from ondol.effects import EffectState
 from ondol.errors import InvalidInput, NotFound, OndolError
 from ondol.handles import Ask, Effect
 from ondol.runtime import Runtime
@@ -34,9 +35,7 @@ async def ls(
     cli: Cli,
     run: Annotated[str | None, typer.Option("--run", metavar="RUN", help="Only of this run.")] = None,
     session: Annotated[str | None, typer.Option("--session", metavar="S", help="Only of this session.")] = None,
-    state: Annotated[
-        str | None, typer.Option("--state", metavar="STATE", help="unknown, started, succeeded, failed, …")
-    ] = None,
+    state: Annotated[EffectState | None, typer.Option("--state", help="Only those in this state.")] = None,
     limit: Limit = 100,
 ) -> None:
     """List effects, those of the newest runs first."""

@@ -18,7 +18,7 @@ from ondol.cli.lines import say_ask
 from ondol.cli.loading import load
 from ondol.cli.output import say, say_error
 from ondol.cli.surface import Cli, verb
-from ondol.errors import OndolError, RunWaiting
+from ondol.errors import OndolError, RunFailed, RunWaiting
 from ondol.handles import Run
 from ondol.runtime import DRAIN, Runtime
 
@@ -88,7 +88,7 @@ async def drive(
                     return _detach(cli, accepted, why, app)
                 case Behind(run=ahead):
                     return await _say_behind(cli, rt, accepted, ahead)
-            return await _say_end(cli, rt, accepted, progress)
+            return await _say_end(cli, rt, accepted, progress, app)
     except asyncio.CancelledError:
         _say_detached(cli, accepted, app)
         if not ended_by:
@@ -109,7 +109,7 @@ def _stop_on_sigterm() -> list[int]:
     return seen
 
 
-async def _say_end(cli: Cli, rt: Runtime, run: Run, progress: Progress | None) -> int:
+async def _say_end(cli: Cli, rt: Runtime, run: Run, progress: Progress | None, app: str) -> int:
     try:
         result = await run.result()
     except RunWaiting as waiting:
@@ -119,6 +119,8 @@ async def _say_end(cli: Cli, rt: Runtime, run: Run, progress: Progress | None) -
     except OndolError as error:
         _print(cli, run, run_body(run))
         say_error(error.code, str(error))
+        if isinstance(error, RunFailed) and error.retryable:
+            say(f"  go on: {cli.command('runs', 'resume', run.id, '--app', app)}")
         for ask in await rt.asks(run=run.id):
             say_ask(cli, ask)
         return codes.of_error(error)

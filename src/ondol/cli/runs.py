@@ -17,6 +17,7 @@ from ondol.cli.surface import By, Cli, Id, Ids, Limit, noun, verb
 from ondol.errors import InvalidInput, OndolError, RunWaiting
 from ondol.events import Event
 from ondol.handles import Ask, Effect, Run
+from ondol.journal import RunStatus
 from ondol.messages import Attachment
 from ondol.runtime import Runtime
 
@@ -37,10 +38,7 @@ async def ls(
     cli: Cli,
     session: Annotated[str | None, typer.Option("--session", metavar="S", help="Only of this session.")] = None,
     user: Annotated[str | None, typer.Option("--user", metavar="U", help="Only of this user.")] = None,
-    state: Annotated[
-        str | None,
-        typer.Option("--state", metavar="STATE", help="queued, running, waiting, completed, failed, cancelled, …"),
-    ] = None,
+    state: Annotated[RunStatus | None, typer.Option("--state", help="Only those in this state.")] = None,
     before: Annotated[str | None, typer.Option("--before", metavar="ID", help="Only runs before this one.")] = None,
     limit: Limit = 50,
 ) -> None:

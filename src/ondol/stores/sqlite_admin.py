@@ -121,7 +121,7 @@ def _run_problems(connection: apsw.Connection, run: RunRow) -> Iterator[str]:
     ):
         ordinals.add(ordinal)
         try:
-            transactions._checked(run.id, ordinal, body, total)
+            transactions.checked_body(run.id, ordinal, body, total)
         except StoreCorrupt as error:
             yield str(error)
 

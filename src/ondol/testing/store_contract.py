@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ondol.errors import NotFound, StoreCorrupt, StoreError
+from ondol.queries import get_meta
 from ondol.store import Store
-from ondol.transactions import Tx, get_meta, set_meta
+from ondol.transactions import Tx, set_meta
 
 T = TypeVar("T")
 
@@ -123,7 +124,7 @@ class StoreContract(abc.ABC):
 
         for n in range(_ROUNDS):
             # On a thread and a loop of its own: what hangs cannot be cancelled, and must not hold up the other tests.
-            results = await asyncio.wait_for(_on_a_thread(functools.partial(close_and_write, n)), _PATIENCE)
+            results = await asyncio.wait_for(on_a_thread(functools.partial(close_and_write, n)), _PATIENCE)
             async with self.opened(tmp_path) as again:
                 for i, result in enumerate(results):
                     there = await again.read(get_meta, f"{n}.{i}")
@@ -331,7 +332,7 @@ def _raises(kind: type[BaseException]) -> Iterator[list[BaseException]]:
     assert raised, f"{kind.__name__} was not raised"
 
 
-async def _on_a_thread(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+async def on_a_thread(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run it on another thread, in another event loop, which may be left alone if it never ends."""
     loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
     ended: asyncio.Future[T] = loop.create_future()

@@ -1,0 +1,126 @@
+"""How did one attempt of a tool call end?
+
+``dispatch`` makes the call and gives back how it ended, as a value: nothing that a tool raises gets past it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from ondol import effects
+from ondol.cancellation import CancelToken, InFlight
+from ondol.clock import Clock
+from ondol.errors import NotDone
+from ondol.tools import Context, Tool
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The tool came back with a result."""
+
+    result: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """The tool raised. ``not_done``: it says that nothing happened."""
+
+    reason: str
+    not_done: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Unwound:
+    """The tool ended by a cancellation, its own or ours, without saying how."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOut:
+    """The attempt's time is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The run is being cancelled, and the call did not say in time how it ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """It was never sent: the attempt's deadline had passed before (this process had been paused)."""
+
+
+AttemptEnd: TypeAlias = Returned | Raised | Unwound | TimedOut | Stopped | Dropped
+
+
+async def dispatch(
+    tool: Tool[..., Any],
+    ctx: Context[Any],
+    arguments: Mapping[str, Any],
+    *,
+    seconds: float,
+    clock: Clock,
+    token: CancelToken,
+    late: Callable[[AttemptEnd], None],
+) -> AttemptEnd:
+    """Call the tool, at most for so many seconds, until it ends or the run is cancelled.
+
+    If nobody waits for it any more and it ends after all, ``late`` is told how.
+    """
+    if seconds <= 0:
+        return Dropped()
+    if tool.is_async:
+        call = InFlight.of_coroutine(_awaited(tool, ctx, arguments))
+    else:
+        call = InFlight.of_function(lambda: _called(tool, ctx, arguments), f"ondol-tool-{tool.name}")
+    try:
+        ending = await call.wait(clock, seconds, token)
+        if ending == "done":
+            return _end_of(call.future)
+        ctx.cancelled.set()  # for a function in a thread: it can only look
+        if ending == "timeout":
+            if await call.stop_late(clock):
+                ended = _end_of(call.future)
+                return TimedOut() if isinstance(ended, Unwound) else ended
+        elif await call.stop(clock, effects.GRACE):
+            ended = _end_of(call.future)
+            said = isinstance(ended, Returned) or (isinstance(ended, Raised) and ended.not_done)
+            return ended if said else Stopped()
+        call.future.add_done_callback(lambda future: None if future.cancelled() else late(future.result()))
+        return TimedOut() if ending == "timeout" else Stopped()
+    finally:
+        if not call.future.done() and not call.in_thread:
+            call.future.cancel()
+
+
+async def _awaited(tool: Tool[..., Any], ctx: Context[Any], arguments: Mapping[str, Any]) -> AttemptEnd:
+    """The call as a value. An exit-type exception must not leave the task: it would end the event loop."""
+    try:
+        return Returned(await tool.call(ctx, arguments))
+    except asyncio.CancelledError:
+        return Unwound()
+    except BaseException as error:
+        return _raised(tool, error)
+
+
+def _called(tool: Tool[..., Any], ctx: Context[Any], arguments: Mapping[str, Any]) -> AttemptEnd:
+    try:
+        result = tool.call(ctx, arguments)
+        if inspect.iscoroutine(result):  # nobody would await it in this thread
+            result.close()
+            return Raised(f"{tool.name} gave back a coroutine: declare it with 'async def'", not_done=True)
+        return Returned(result)
+    except BaseException as error:
+        return _raised(tool, error)
+
+
+def _raised(tool: Tool[..., Any], error: BaseException) -> Raised:
+    reason = str(error) if type(error) is NotDone and str(error) else f"{type(error).__name__}: {error}"
+    return Raised(reason, not_done=isinstance(error, tool.not_done))
+
+
+def _end_of(future: asyncio.Future[AttemptEnd]) -> AttemptEnd:
+    return Unwound() if future.cancelled() else future.result()  # cancelled before its first line ran

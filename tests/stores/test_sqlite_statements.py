@@ -1,0 +1,96 @@
+"""The SQL text: each statement is prepared by SQLite, stays within its tenant, and finds its rows by an index."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import closing
+
+import apsw
+import pytest
+
+from ondol.stores.migrations import migrations
+from ondol.transactions import STATEMENTS
+
+WITHOUT_TENANT = {"tenant.list", "meta.get", "meta.set"}  # of the store itself
+
+#: What a busy process asks all the time, and the columns by which each must find its rows.
+BY_INDEX = {
+    "run.by_operation": ["runs (tenant=? AND user_id=? AND operation_id=?)"],
+    "run.claim": ["runs (tenant=? AND id=?)", "b (tenant=? AND session=? AND place<?)"],
+    "message.history": ["r (tenant=? AND session=? AND base>? AND base<?)", "m (tenant=? AND run=?)"],
+    "entry.list": ["entries (tenant=? AND run=?)"],
+    "run.untold": ["runs (tenant=? AND session=?)"],
+    "run.unfinished_in_session": ["runs (tenant=? AND session=?)"],
+    "run.next_in_session": ["runs (tenant=? AND session=?)"],
+    "run.hold": ["runs (tenant=? AND id=?)"],
+    "signal.unread": ["signals (tenant=? AND run=?)"],
+    "effect.of_run": ["effects (tenant=? AND run=?)"],
+    "effect.unknown_in_session": ["effects (tenant=? AND session=?)"],
+    "message.of_run": ["messages (tenant=? AND run=?)"],
+}
+#: These look for few rows among all of a tenant: the index that holds nothing but those.
+BY_PARTIAL_INDEX = {
+    "run.claimable": "runs_queued",
+    "run.running": "runs_one_active",
+    "effect.untold": "effects_untold",
+    "ask.expirable": "asks_expiring",
+}
+LARGE = ("runs", "messages", "entries", "effects", "asks", "signals")
+
+
+@pytest.fixture(scope="module")
+def connection() -> Iterator[apsw.Connection]:
+    with closing(apsw.Connection(":memory:")) as connection:
+        for step in migrations():
+            connection.execute(step)
+        yield connection
+
+
+def parameters(text: str) -> dict[str, None]:
+    return dict.fromkeys(re.findall(r":(\w+)", text))
+
+
+def plan(connection: apsw.Connection, name: str) -> list[str]:
+    text = STATEMENTS[name]
+    return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {text}", parameters(text))]
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_a_statement_is_one_that_sqlite_prepares(connection: apsw.Connection, name: str) -> None:
+    text = STATEMENTS[name]
+    assert list(connection.execute(f"EXPLAIN {text}", parameters(text)))
+    assert ";" not in text, "one statement a name"
+    assert "{" not in text.replace("'{}'", ""), "every {row} was filled in"
+
+
+@pytest.mark.parametrize("name", sorted(set(STATEMENTS) - WITHOUT_TENANT))
+def test_a_statement_names_the_tenant(name: str) -> None:
+    assert "tenant" in parameters(STATEMENTS[name])
+
+
+@pytest.mark.parametrize("name", sorted(set(STATEMENTS) - WITHOUT_TENANT))
+def test_each_table_of_a_statement_is_read_by_its_tenant(connection: apsw.Connection, name: str) -> None:
+    """A table that is looked through as a whole would be looked through for all tenants."""
+    for line in plan(connection, name):
+        if line.startswith("SEARCH "):
+            assert "(tenant=?" in line, line
+        assert not re.match(rf"SCAN ({'|'.join(LARGE)}|[a-z])\b", line), line
+
+
+def test_the_statements_without_a_tenant_are_those_of_the_store_itself() -> None:
+    assert {name for name, text in STATEMENTS.items() if "tenant" not in parameters(text)} == WITHOUT_TENANT
+
+
+@pytest.mark.parametrize("name", BY_INDEX)
+def test_a_hot_statement_finds_its_rows_by_all_that_it_knows(connection: apsw.Connection, name: str) -> None:
+    lines = plan(connection, name)
+    for wanted in BY_INDEX[name]:
+        table, columns = wanted.split(" ", 1)
+        assert any(line.startswith(f"SEARCH {table} USING ") and columns in line for line in lines), lines
+
+
+@pytest.mark.parametrize("name", BY_PARTIAL_INDEX)
+def test_a_statement_that_looks_for_few_rows_reads_only_those(connection: apsw.Connection, name: str) -> None:
+    lines = plan(connection, name)
+    assert any(line.startswith("SEARCH") and f"INDEX {BY_PARTIAL_INDEX[name]} " in line for line in lines), lines
