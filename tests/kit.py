@@ -16,6 +16,7 @@ import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from ondol import (
 from ondol.errors import NotFound, OndolError
 from ondol.providers.script import Script
 from ondol.runtime import open_store
-from ondol.testing import Downstream, FaultPlan, FaultyStore, Process, ScriptedModel, afault_point
+from ondol.testing import Downstream, FaultPlan, FaultyStore, ManualClock, Process, ScriptedModel, afault_point
 from ondol.testing.downstream import arecord
 
 NEXT = "hello"  # what the user says in the turn after
@@ -126,6 +127,28 @@ class Outside:
         await afault_point(self.plan, f"{tool}.before")
         await arecord(self.url, ctx.idempotency_key, tool, arguments, dedupe=dedupe)
         await afault_point(self.plan, f"{tool}.after")
+
+
+class WatchedClock(ManualClock):
+    """A clock moved by hand that says when somebody waits for it."""
+
+    def __init__(self, start: datetime | str = "2026-01-01T00:00:00Z") -> None:
+        super().__init__(start)
+        self._asked: list[float] = []
+        self._more = asyncio.Event()
+
+    def call_later(self, seconds: float, callback: Callable[[], object]) -> Any:
+        timer = super().call_later(seconds, callback)
+        self._asked.append(seconds)
+        self._more.set()
+        return timer
+
+    async def asked(self, seconds: float) -> None:
+        """Return once somebody waits until so many seconds have passed, since the last call of this."""
+        while not any(abs(asked - seconds) < 1e-3 for asked in self._asked):
+            self._more.clear()
+            await self._more.wait()
+        self._asked.clear()
 
 
 # --- watching ---------------------------------------------------------------------------------------------------

@@ -1,11 +1,12 @@
 """Refund support: find an order, pay money back, tell the customer.
 
-Of the 64 lines of code here, 23 are about Ondol; the others are about refunds.
+Of the 59 lines of code here, 23 are about Ondol; the others are about refunds.
 """
 
 import argparse
 import sys
 from decimal import Decimal
+from typing import Any
 
 import shop
 from offline import answers
@@ -17,18 +18,12 @@ ALONE = Decimal(20)  # euros that support may pay back without asking anybody
 
 
 @tool(effect="read")
-async def find_order(order_id: str) -> dict[str, str]:
+async def find_order(order_id: str) -> dict[str, Any]:
     """Look an order up by its number: what was bought, by whom, for how much, and what was paid back already."""
     order = shop.ORDERS.get(order_id)
     if order is None:
         raise LookupError(f"there is no order {order_id}")
-    return {
-        "order": order_id,
-        "item": str(order["item"]),
-        "customer": str(order["customer"]),
-        "paid": str(order["paid"]),
-        "paid_back": str(shop.paid_back(order_id)),
-    }
+    return {"order": order_id, **order, "paid_back": shop.paid_back(order_id)}
 
 
 def is_large(amount: Decimal) -> bool:

@@ -16,18 +16,18 @@ def answers(request: ModelRequest) -> Any:
     results = [part for message in request.messages for part in message.parts if isinstance(part, ToolResponse)]
     number = re.search(r"\b\d{4}\b", said)
     if number is None:
-        paid = [r.response for r in results if r.name == "refund" and not r.error]
+        paid = [r.text for r in results if r.name == "refund" and not r.error]
         return f"So far: {'; '.join(paid)}." if paid else "Which order is it about? Please tell me its number."
     if request.step == 0:
         return call("find_order", order_id=number[0])
     last = results[-1]
     if last.error:
-        return f"I am sorry, I could not do that: {last.response}."
+        return f"I am sorry, I could not do that: {last.text}."
     match last.name:
         case "find_order":
-            return call("refund", order_id=number[0], amount=last.response["paid"])
+            return call("refund", order_id=number[0], amount=str(last.value["paid"]))
         case "refund":
-            order = next(r.response for r in reversed(results) if r.name == "find_order")
-            return call("send_email", to=order["customer"], body=f"Hello! {last.response}. We are sorry.")
+            order = next(r.value for r in reversed(results) if r.name == "find_order")
+            return call("send_email", to=order["customer"], body=f"Hello! {last.text}. We are sorry.")
         case _:
-            return f"Your money is on its way: {results[-2].response}."
+            return f"Your money is on its way: {results[-2].text}."

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 LEDGERS = Path("outside")
-ORDERS = {
+ORDERS: dict[str, dict[str, Any]] = {
     "1182": {"customer": "kim@example.com", "item": "floor lamp", "paid": Decimal("30.00")},
     "1183": {"customer": "kim@example.com", "item": "lamp shade", "paid": Decimal("12.50")},
     "1190": {"customer": "lee@example.com", "item": "desk", "paid": Decimal("249.00")},

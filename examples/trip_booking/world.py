@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 LEDGERS = Path("outside")
-FLIGHTS = [
+FLIGHTS: list[dict[str, Any]] = [
     {"flight": "KE901", "from": "ICN", "to": "CDG", "departs": "12:05", "fare": Decimal(980)},
     {"flight": "AF267", "from": "ICN", "to": "CDG", "departs": "09:10", "fare": Decimal(810)},
     {"flight": "TW401", "from": "ICN", "to": "CDG", "departs": "10:15", "fare": Decimal(640)},
 ]
-HOTELS = [
+HOTELS: list[dict[str, Any]] = [
     {"hotel": "Hôtel du Nord", "city": "Paris", "night": Decimal(142)},
     {"hotel": "Le Grand", "city": "Paris", "night": Decimal(395)},
 ]

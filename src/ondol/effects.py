@@ -106,12 +106,12 @@ def verdict(effect: Effect, rules: Rules | None, *, sibling_unknown: bool, now: 
         return Hold()
     if effect.state == "started":
         return _lost(effect, rules, now)
-    # Planned or approved: certainly not done.
+    # Planned or approved: certainly not done, but for an attempt whose end nobody saw: that may act until its deadline.
     if rules is None:
         return Failed(f"the tool {effect.tool!r} is no longer available")
     if effect.effect == "once" and sibling_unknown:
         return Hold()
-    return Run()
+    return Run(after=effect.deadline)
 
 
 def _lost(effect: Effect, rules: Rules | None, now: int) -> Verdict:

@@ -199,10 +199,13 @@ class EffectFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectUnknown:
+    """``seen``: the process that writes this saw the attempt end, so it cannot act any more."""
+
     kind: ClassVar[str] = "effect.unknown"
     call: int
     ask: str
     reason: str = ""
+    seen: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,6 +295,10 @@ def to_json(entry: Entry) -> list[Any]:
 def from_json(raw: list[Any]) -> Entry:
     """Raises KeyError for a kind of a newer version, TypeError for a field that this version does not know."""
     return KINDS[raw[0]](**raw[1])
+
+
+#: Types of what is only streamed.
+DELTA, PROGRESS = "model.delta", "progress"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

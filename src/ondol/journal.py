@@ -149,8 +149,9 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
             return _ended(state)._replace(status="cancelled")
         case events.EffectFailed(call=call):
             return _set(state, call, state="failed")
-        case events.EffectUnknown(call=call, ask=ask):
-            state = _set(state, call, state="unknown", ask=ask)
+        case events.EffectUnknown(call=call, ask=ask, seen=seen):
+            deadline = 0 if seen else state.effects[call].deadline
+            state = _set(state, call, state="unknown", ask=ask, deadline=deadline)
             return state._replace(asks={**state.asks, ask: "unknown_effect"})
         case events.EffectResolved(call=call, outcome=outcome):
             return _resolved(state, call, outcome)

@@ -159,3 +159,8 @@ def get_definition(tenant: str, digest: str) -> Tx[str | None]:
 def get_meta(key: str) -> Tx[str | None]:
     (rows,) = yield [("meta.get", {"key": key})]
     return rows[0][0] if rows else None
+
+
+def has_blob(tenant: str, digest: str) -> Tx[bool]:
+    (rows,) = yield [("blob.get", {"tenant": tenant, "digest": digest})]
+    return bool(rows)

@@ -89,6 +89,7 @@ class Drive:
         self.messages = {o: messages.loads(body) for o, body in self.bodies.items()}
         self._call_ids = {c.id for m in self.messages.values() for c in m.calls}
         self.token = CancelToken()
+        self._pause = CancelToken()  # set by a cancel and by draining: nobody sleeps through either
         self.busy: set[int] = set()
         self.signalled = claimed.run.unread > 0
         self.draining = False
@@ -119,6 +120,7 @@ class Drive:
     def drain(self) -> None:
         """Give the run back at the next boundary."""
         self.draining = True
+        self._pause.set()
         self._changed.set()
 
     # --- the loop -----------------------------------------------------------------------------------------------
@@ -200,7 +202,7 @@ class Drive:
                 raise
             except StoreError as error:
                 log.warning("run %s: %s", self.row.id, error)
-                self._publish("progress", {"note": f"waiting for the store: {error}"})
+                self._publish(events.PROGRESS, {"note": f"waiting for the store: {error}"})
                 if not first and not await sleep_or_cancel(self.clock, _STORE_RETRY, self.token):
                     await clocks.sleep(self.clock, _STORE_RETRY)
                 first = False
@@ -216,7 +218,8 @@ class Drive:
 
     def _publish(self, kind: str, data: dict[str, Any]) -> None:
         if self.runner.streams.is_watched(self.row.id):
-            self.runner.streams.publish(self.row.id, events.Event(type=kind, data=data, at=self.clock.now()))
+            event = events.Event(type=kind, data=data, at=self.clock.now())
+            self.runner.streams.publish(self.row.id, event, self.state.seq)
 
     def _now(self) -> int:
         return to_micros(self.clock.now())
@@ -233,6 +236,7 @@ class Drive:
                 self._record(batch)
                 if batch is not None and any(isinstance(e, events.RunCancelling) for e in batch.entries):
                     self.token.set()  # the cancel is durable: it travels to whatever is in flight
+                    self._pause.set()
         finally:
             self._absorbing = False
             self._changed.set()
@@ -318,7 +322,7 @@ class Drive:
     # --- execute: the model -------------------------------------------------------------------------------------
 
     async def _ask_model(self, after: int) -> None:
-        if after and not await sleep_or_cancel(self.clock, (after - self._now()) / 1e6, self.token):
+        if after and not await sleep_or_cancel(self.clock, (after - self._now()) / 1e6, self._pause):
             return
         upto, shown = self.state.next_message, self.state.shown
         assert shown is not None
@@ -355,7 +359,7 @@ class Drive:
             async for output in stream:
                 if isinstance(output, Delta):
                     self._partial.append(output.text)
-                    self._publish("model.delta", {"step": request.step + 1, "kind": output.kind, "text": output.text})
+                    self._publish(events.DELTA, {"step": request.step + 1, "kind": output.kind, "text": output.text})
                 else:
                     answer = output
         except ModelError:
@@ -502,7 +506,7 @@ class Drive:
 
     async def _attempt(self, call: int, after: int) -> effects.Verdict | None:
         """Write down, act, write down the outcome."""
-        if after and not await sleep_or_cancel(self.clock, (after - self._now()) / 1e6, self.token):
+        if after and not await sleep_or_cancel(self.clock, (after - self._now()) / 1e6, self._pause):
             return None
         effect = self._effect(call)
         tool = self.served.tools[effect.tool]
@@ -575,7 +579,7 @@ class Drive:
 
     async def _check(self, call: int, after: int) -> effects.Verdict | None:
         """The operator's hook looks at what really happened; until the deadline a lost attempt may still act."""
-        if after and not await sleep_or_cancel(self.clock, (after - self._now()) / 1e6, self.token):
+        if after and not await sleep_or_cancel(self.clock, (after - self._now()) / 1e6, self._pause):
             return None
         effect = self._effect(call)
         tool = self.served.tools[effect.tool]
@@ -666,10 +670,15 @@ class Drive:
         ask = ids.ask_id(self.row.id, f"{call}u{effect.attempt}")
         encoded = values.encode(self._arguments(effect))
         done = Outcome(
-            entry=events.EffectUnknown(call=call, ask=ask, reason=reason), attempt=effect.attempt, reply=effect.reply,
-            reason=reason, tool=effect.tool, arguments=values.dumps(encoded), hash=values.digest(encoded),
+            entry=events.EffectUnknown(call=call, ask=ask, reason=reason, seen=call in self._begun),
+            attempt=effect.attempt,
+            reply=effect.reply,
+            reason=reason,
+            tool=effect.tool,
+            arguments=values.dumps(encoded),
+            hash=values.digest(encoded),
             question=transactions.unknown_question(effect.tool),
-        )  # fmt: skip
+        )
         self._record(await self._write(transactions.outcome, self.claim, self.row.user_id, self._now(), done))
 
     def _parse(self, effect: effects.Effect, tool: Tool[..., Any]) -> Mapping[str, Any]:
@@ -686,7 +695,7 @@ class Drive:
 
     def _context(self, tool: Tool[..., Any], call: int, attempt: int) -> Context[Any]:
         def progress(fraction: float | None, note: str) -> None:
-            self._publish("progress", {"tool": tool.name, "fraction": fraction, "note": note})
+            self._publish(events.PROGRESS, {"tool": tool.name, "fraction": fraction, "note": note})
 
         key = ids.idempotency_key(self.row.tenant, self.row.id, call, tool.name)
         state = SessionState({**self.session_state, **values.decode(self.state.patch())})
@@ -702,7 +711,7 @@ class Drive:
     async def _suspend(self) -> bool:
         try:
             self.suspended, batch = await self._write(
-                transactions.suspend, self.claim, self._now(), list(self.state.asks)
+                transactions.suspend, self.claim, self._now(), list(self.state.asks), self.state.seq
             )
         except (CancelRequested, SignalsUnread):
             self.signal()

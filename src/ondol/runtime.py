@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import mimetypes
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -220,7 +221,7 @@ class Runtime:
             blobs=[(p.digest, p.size) for p in parts], expected_revision=expected_revision,
             reject_if_busy=if_busy == "reject",
         )  # fmt: skip
-        accepted: Accepted = await self._store.write(transactions.accept, new, to_micros(now))
+        accepted: Accepted = await self._write(transactions.accept, new, to_micros(now))
         if accepted.wake:
             engine.wake(tenant, accepted.run.id, accepted.run.agent, accepted.run.deaths)
         return Run(self, accepted.run, replayed=not accepted.created and accepted.run.state == "completed")
@@ -249,9 +250,10 @@ class Runtime:
                 name, data = path.name, await asyncio.to_thread(path.read_bytes)
             except OSError as error:
                 raise InvalidInput(f"attachment {str(path)!r} cannot be read ({error.strerror})") from error
-        digest = await self._store.put_blob(tenant, data)
-        now = to_micros(self.clock.now())
-        await self._store.write(transactions.keep_blob, tenant, digest, len(data), now)
+        # Renewed before it is stored: a collection that runs at this moment leaves it, or leaves room for it.
+        digest = hashlib.sha256(data).hexdigest()
+        await self._store.write(transactions.keep_blob, tenant, digest, len(data), to_micros(self.clock.now()))
+        await self._store.put_blob(tenant, data)
         media_type = mimetypes.guess_type(name)[0] or "application/octet-stream"
         return Attachment(digest, media_type, name, len(data))
 
@@ -285,7 +287,7 @@ class Runtime:
         engine = self._working
         id = run.id if isinstance(run, Run) else run
         now = to_micros(self.clock.now())
-        done = await self._store.write(transactions.cancel, tenant, id, by or this_person(), self.door, reason, now)
+        done = await self._write(transactions.cancel, tenant, id, by or this_person(), self.door, reason, now)
         if done.pending:
             engine.signal(id)
             return Run(self, await self._run_row(tenant, id))
@@ -337,8 +339,8 @@ class Runtime:
                         folded = batch.seq + i
                         if folded > seen:
                             yield event_of(run, folded, batch.at, entry, bodies, state)
-                while watch.passing:
-                    yield watch.passing.popleft()
+                for event in watch.passing(folded):
+                    yield event
                 if row.state in at_rest:  # as of the same snapshot as the entries
                     return
                 await watch.changed()
@@ -418,7 +420,7 @@ class Runtime:
         if decision.arguments is not None and ask.tool:
             self._fits(ask, decision.arguments)
         now = to_micros(self.clock.now())
-        decided = await self._store.write(
+        decided = await self._write(
             transactions.decide, ask._tenant, ask.id, decision, by or this_person(), self.door, now
         )
         if decided.first:
@@ -520,6 +522,14 @@ class Runtime:
     async def get_blob(self, digest: str, *, tenant: str = DEFAULT_TENANT) -> bytes:
         """The bytes of an attachment. Raises NotFound."""
         return await self._store.get_blob(tenant, digest)
+
+    async def _write(self, tx: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await self._store.write(tx, *args, **kwargs)
+        except asyncio.CancelledError:
+            # The caller went away, but it may well be durable: the engine has to find out for itself.
+            self._working.changed()
+            raise
 
     async def _read(self, tx: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
         self._working  # noqa: B018 - raises when closed

@@ -292,6 +292,9 @@ ON CONFLICT (tenant, digest) DO UPDATE SET renewed_at = excluded.renewed_at
 -- name: blob.use
 INSERT INTO blob_uses (tenant, digest, run) VALUES (:tenant, :digest, :run) ON CONFLICT (tenant, digest, run) DO NOTHING
 
+-- name: blob.get
+SELECT size FROM blobs WHERE tenant = :tenant AND digest = :digest
+
 -- name: blob.unused
 SELECT digest FROM blobs WHERE tenant = :tenant AND renewed_at < :before
   AND NOT EXISTS (SELECT 1 FROM blob_uses u WHERE u.tenant = blobs.tenant AND u.digest = blobs.digest) LIMIT 100

@@ -45,5 +45,5 @@ class Store(Protocol):
         ...
 
     async def drop_blob(self, tenant: str, digest: str) -> None:
-        """Remove the bytes. Nothing happens if they are not there."""
+        """Remove the bytes, unless the store knows them again. Nothing happens if they are not there."""
         ...

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
+from collections.abc import Iterator
 
-from ondol.events import Event
+from ondol.events import DELTA, Event
 from ondol.records import RunRow
 
 _PASSING_LIMIT = 1000  # deltas kept for one watcher that does not come to read them
@@ -19,7 +20,7 @@ class Watch:
     """One watcher of one run."""
 
     def __init__(self) -> None:
-        self.passing: deque[Event] = deque(maxlen=_PASSING_LIMIT)
+        self._passing: deque[tuple[int, Event]] = deque(maxlen=_PASSING_LIMIT)
         self._wake = asyncio.Event()
 
     async def changed(self) -> None:
@@ -28,6 +29,17 @@ class Watch:
         self._wake.clear()
 
     def wake(self) -> None:
+        self._wake.set()
+
+    def passing(self, seen: int) -> Iterator[Event]:
+        """What is not stored and follows the entry ``seen``. A delta that is late is part of the answer by now."""
+        while self._passing and self._passing[0][0] <= seen:
+            after, event = self._passing.popleft()
+            if after == seen or event.type != DELTA:
+                yield event
+
+    def add(self, after: int, event: Event) -> None:
+        self._passing.append((after, event))
         self._wake.set()
 
 
@@ -59,11 +71,10 @@ class Streams:
         for run in list(self._watches):
             self.notify(run)
 
-    def publish(self, run: str, event: Event) -> None:
-        """Hand on something that is not stored."""
+    def publish(self, run: str, event: Event, after: int) -> None:
+        """Hand on something that is not stored, and follows the run's entry ``after``."""
         for watch in self._watches.get(run, ()):
-            watch.passing.append(event)
-            watch.wake()
+            watch.add(after, event)
 
     def settled(self, run: RunRow) -> None:
         """The run came to rest in this process: whoever waits for that gets its row."""

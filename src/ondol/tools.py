@@ -10,14 +10,19 @@ import typing
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar, cast, overload
 
 from ondol import effects, values
 from ondol.errors import InvalidInput, NotDone
 from ondol.events import EffectClass
 from ondol.model import ToolSpec
 
-Deps = TypeVar("Deps")
+if TYPE_CHECKING:
+    import typing_extensions
+
+    Deps = typing_extensions.TypeVar("Deps", default=Any)
+else:
+    Deps = TypeVar("Deps")
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -489,11 +489,13 @@ def late_outcome(tenant: str, run: str, call: int, evidence: str) -> Tx[None]:
 # --- T6 suspend -------------------------------------------------------------------------------------------------
 
 
-def suspend(claim: Claim, at: int, asks: Sequence[str]) -> Tx[tuple[RunRow, journal.Batch]]:
-    """T6. Fails if an ask was decided meanwhile (its signal is unread)."""
+def suspend(claim: Claim, at: int, asks: Sequence[str], after: int) -> Tx[tuple[RunRow, journal.Batch]]:
+    """T6. Fails if an ask was decided meanwhile: its signal is unread, or was read after the entry ``after``."""
     of_session = {"tenant": claim.tenant, "session": claim.session, "head": claim.head, "at": at}
     held, raised = yield [_hold(claim, 1, at), ("session.raise", of_session)]
     seq = _held(held, claim, cancel=False, unread=False)
+    if seq != after + 1:
+        raise SignalsUnread(f"run {claim.run} moved on while it was about to wait")
     revision = _raised(raised, claim)
     entry = events.RunWaiting(asks=list(asks), revision=revision)
     append, batch = _append(claim.tenant, claim.run, claim.fence, seq, at, [entry])
@@ -543,6 +545,7 @@ class Decision:
         return (self.kind, mine, self.result) == (other.kind, theirs, other.result)
 
 
+CLOCK = "clock"  # the door through which an ask expires
 DECISIONS: Mapping[str, tuple[str, ...]] = {
     "approval": ("approve", "deny", "expire"),
     "unknown_effect": ("happened", "not_happened", "give_up"),
@@ -570,6 +573,8 @@ def decide(tenant: str, ask_id: str, decision: Decision, by: str, door: str, at:
     if decision.kind not in allowed:
         said = ", ".join(a for a in allowed if a != "expire")
         raise InvalidInput(f"ask {ask_id} ({ask.kind}) cannot be answered with {decision.kind!r}: say {said}")
+    if decision.kind == "expire" and door != CLOCK:
+        raise InvalidInput(f"ask {ask_id} expires by the clock only: say approve or deny")
     (run_rows,) = yield [("run.get", {"tenant": tenant, "run": ask.run})]
     run = run_row(run_rows, ask.run)
     if ask.state == "closed":

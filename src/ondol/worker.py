@@ -252,7 +252,7 @@ class EmbeddedEngine:
                 return
             try:
                 decided = await self.store.write(
-                    transactions.decide, tenant, ask, Decision(kind="expire"), "ondol", "clock", now
+                    transactions.decide, tenant, ask, Decision(kind="expire"), "ondol", transactions.CLOCK, now
                 )
             except (AlreadyDecided, AskClosed):
                 continue

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from kit import Conversation, Gate, Outside, app, holds_in_all_cases, notes, results, serve, until
+from kit import Conversation, Gate, Outside, WatchedClock, app, holds_in_all_cases, notes, results, serve, until
 
 from ondol import Agent, Context, NotDone, RunCancelled, Runtime, RunWaiting, tool
 from ondol.events import EffectClass
@@ -169,14 +169,14 @@ def thread_ignores_it(ctx: Context[Held], seconds: int) -> str:
 async def test_c01_a_cancel_while_a_tool_runs_that_ignores_it(
     db: str, downstream: Downstream, slow: Callable[..., Any], effect: EffectClass
 ) -> None:
-    gate, agent, clock = Gate(), sleeper(slow, effect), ManualClock()
+    gate, agent, clock = Gate(), sleeper(slow, effect), WatchedClock()
     async with Runtime(db, agents=[agent], deps=Held(downstream.url, gate=gate), clock=clock) as rt:
         run = await rt.start(agent, "sleep", session="s", operation_id="m1")
         await gate.reached.wait()
         await run.cancel(by="kim")
         await gate.told.wait()
         assert (await run.refresh()).cancelling  # no lie: it is not stopped yet
-        await clock.wait_for_timers(2)  # the house is kept by one, the other is the patience with the tool
+        await clock.asked(GRACE)
         clock.advance(GRACE)
         with pytest.raises(RunCancelled):
             await run.result()

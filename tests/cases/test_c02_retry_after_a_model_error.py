@@ -8,18 +8,17 @@ from __future__ import annotations
 from decimal import Decimal
 
 import pytest
-from kit import Conversation, Outside, app, holds_in_all_cases, notes, results, serve, until
+from kit import Conversation, Outside, WatchedClock, app, holds_in_all_cases, notes, results, serve, until
 
-from ondol import Agent, Context, RunFailed, Runtime, tool
+from ondol import Agent, Context, Event, RunFailed, Runtime, tool
 from ondol.errors import ModelErrorKind
 from ondol.events import EffectClass
 from ondol.providers.script import Script
-from ondol.testing import Downstream, FaultPlan, ManualClock, call, error, kill, text
+from ondol.testing import Downstream, FaultPlan, call, error, kill, text
 
 RETRIED: list[ModelErrorKind] = ["rate_limited", "overloaded", "unavailable", "server", "timeout", "connection"]
 LATER: list[ModelErrorKind] = ["quota", "auth"]  # asking at once again is of no use, but the run can go on one day
 FINAL: list[ModelErrorKind] = ["rejected", "context_overflow", "content_filter"]
-TIMERS_OF_A_RUNTIME = 1  # it keeps house
 
 
 async def charge(ctx: Context[Outside], amount: Decimal) -> str:
@@ -36,22 +35,29 @@ def model_of(agent: Agent) -> Conversation:
     return agent.model
 
 
+async def passes(clock: WatchedClock, failed: Event) -> None:
+    """The time until the next attempt, as the failed one says it."""
+    wait = failed.data["retry_at"] / 1e6 - clock.now().timestamp()
+    await clock.asked(wait)
+    clock.advance(wait)
+
+
 CHARGE = [text("one moment"), call("charge", amount="10")]
 
 
-@pytest.mark.parametrize("effect", ["once", "idempotent", "read"])
-@pytest.mark.parametrize("kind", RETRIED)
+@pytest.mark.parametrize(
+    ("kind", "effect"), [*((kind, "once") for kind in RETRIED), ("server", "idempotent"), ("server", "read")]
+)
 async def test_c02_an_error_that_passes_is_retried_at_the_failed_step(
     db: str, downstream: Downstream, kind: ModelErrorKind, effect: EffectClass
 ) -> None:
-    clock = ManualClock()
+    clock = WatchedClock()
     agent = shop([CHARGE, error(kind), error(kind), "charged, thank you"], effect)
     async with Runtime(db, agents=[agent], deps=Outside(downstream.url), clock=clock) as rt:
         run = await rt.start(agent, "charge 10", session="s", operation_id="m1")
         for failure in (1, 2):
             failed = await until(run, "step.failed", failure)
-            await clock.wait_for_timers(TIMERS_OF_A_RUNTIME + 1)
-            clock.advance(seconds=failed.data["retry_at"] / 1e6 - clock.now().timestamp())
+            await passes(clock, failed)
         assert (await run.result()).text == "charged, thank you"
 
         asks = model_of(agent).of["charge 10"].requests
@@ -88,7 +94,7 @@ async def test_c02_an_error_that_stays_is_not_retried_and_the_steps_before_it_ar
 async def test_c02_when_patience_ends_the_same_operation_goes_on_at_the_failed_step(
     db: str, downstream: Downstream, kind: ModelErrorKind
 ) -> None:
-    clock = ManualClock()
+    clock = WatchedClock()
     up = False
 
     def answers(request: object) -> object:
@@ -100,8 +106,7 @@ async def test_c02_when_patience_ends_the_same_operation_goes_on_at_the_failed_s
         run = await rt.start(agent, "charge 10", session="s", operation_id="m1")
         async for event in run.events():
             if event.type == "step.failed" and event.data.get("retry_at"):
-                await clock.wait_for_timers(TIMERS_OF_A_RUNTIME + 1)
-                clock.advance(seconds=event.data["retry_at"] / 1e6 - clock.now().timestamp())
+                await passes(clock, event)
         with pytest.raises(RunFailed) as failed:
             await run.result()
         assert failed.value.retryable

@@ -384,6 +384,7 @@ def model_calls_are_bounded(store: Written, calls: Mapping[str, int]) -> None:
         entries = store.entries(run.id)
         steps = sum(isinstance(e, events.ModelCompleted) for e in entries)
         takeovers = sum(isinstance(e, events.RunQueued) and e.why in ("recovered", "released") for e in entries)
+        takeovers += sum(isinstance(e, events.RunParked) for e in entries)  # in place of being queued again
         retries = sum(isinstance(e, events.StepFailed) and e.error != "cancelled" for e in entries)
         refused = int(run.state == "cancelled")
         bound = steps + takeovers + retries + refused

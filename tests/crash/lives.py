@@ -17,6 +17,7 @@ from ondol.store import Store
 from ondol.stores.sqlite import SqliteStore
 from ondol.testing import FaultPlan, FaultyStore
 from ondol.transactions import Tx
+from ondol.worker import EmbeddedEngine
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -123,6 +124,11 @@ class Life:
     @property
     def is_dead(self) -> bool:
         return self.store.died.is_set()
+
+    @property
+    def engine(self) -> EmbeddedEngine:
+        assert self.rt._engine is not None
+        return self.rt._engine
 
     async def __aenter__(self) -> Life:
         self._others = asyncio.all_tasks()

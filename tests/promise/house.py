@@ -7,8 +7,9 @@ happened is looked at (``crash.invariants``).
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,11 @@ from crash import invariants
 from crash.lives import Life
 
 from ondol import Agent, Ask, Context, Happened, NotHappened, Run, RunEnded, RunWaiting, tool
-from ondol.model import ModelRequest
+from ondol.model import ModelOutput, ModelRequest
 from ondol.providers.script import Reply
 from ondol.testing import EffectLine, FaultPlan, FaultyModel, ManualClock, ScriptedModel, afault_point
 
+SOON = 10.0  # seconds; a run that nobody drives is noticed, though slowly
 HELLO = "hello"  # a turn without tools
 HELLO_BACK = "hello to you"
 
@@ -33,6 +35,7 @@ class House:
         self.clock = ManualClock("2026-01-01T00:00:00Z")
         self.ledger: list[EffectLine] = []
         self.model = ScriptedModel(self._answer)
+        self.requests: list[ModelRequest] = []  # those that were sent, whether or not an answer came
         self.plan = FaultPlan()  # of the process that lives now
         self.explicit: Counter[str] = Counter()  # writes by hand, by session
         self.checked = True
@@ -43,8 +46,7 @@ class House:
     def agent(self, *answers: Any, tools: Sequence[Any] | None = None, said: str = "go", **described: Any) -> Agent:
         """An agent whose model gives these answers, one a step, when the user says ``said``."""
         self.answers(said, *answers)
-        model = FaultyModel(self.model, _PlanOf(self))  # type: ignore[arg-type]
-        return Agent(described.pop("name", "a"), model=model, tools=TOOLS if tools is None else tools, **described)
+        return Agent(described.pop("name", "a"), model=_Model(self), tools=TOOLS if tools is None else tools, **described)
 
     def answers(self, said: str, *answers: Any) -> None:
         """What the model answers to this, one a step. A function is given the request."""
@@ -58,7 +60,7 @@ class House:
     def asked(self, run: Run | str | None = None) -> list[ModelRequest]:
         """The requests that the model saw: all, or those of one run."""
         id = run.id if isinstance(run, Run) else run
-        return [r for r in self.model.requests if id in (None, r.run)]
+        return [r for r in self.requests if id in (None, r.run)]
 
     # --- processes ----------------------------------------------------------------------------------------------
 
@@ -103,18 +105,21 @@ class House:
 
     def check(self) -> None:
         """All that holds whatever happened."""
-        calls = Counter(request.run for request in self.model.requests)
+        calls = Counter(request.run for request in self.requests)
         invariants.hold(self.written(), self.ledger, (), calls, checks=("mail",), explicit=self.explicit)
 
 
-class _PlanOf:
-    """The plan of the process that lives at the moment."""
+class _Model:
+    """The house's model, with the faults of the process that lives at the moment."""
+
+    name = "script"
 
     def __init__(self, house: House) -> None:
         self._house = house
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._house.plan, name)
+    def stream(self, request: ModelRequest) -> AsyncIterator[ModelOutput]:
+        self._house.requests.append(request)
+        return FaultyModel(self._house.model, self._house.plan).stream(request)
 
 
 # --- tools, one of each kind ------------------------------------------------------------------------------------
@@ -157,11 +162,12 @@ TOOLS = (look, refund, letter, mail, wire)
 
 
 async def rest(run: Run) -> str:
-    """The state in which the run comes to rest."""
-    try:
-        await run.result()
-    except (RunEnded, RunWaiting):
-        return run.status
+    """The state in which the run comes to rest. Fails where nobody takes it there."""
+    async with asyncio.timeout(SOON):
+        try:
+            await run.result()
+        except (RunEnded, RunWaiting):
+            return run.status
     return "completed"
 
 

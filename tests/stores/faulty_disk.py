@@ -33,7 +33,11 @@ class FaultyDisk(apsw.VFS):
 class _File(apsw.VFSFile):
     def __init__(self, disk: FaultyDisk, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
         self.disk = disk
-        super().__init__("unix", name, flags)
+        # Below, a read-only file is opened for writing too. SQLite tries a lock that such a file cannot have, as it is
+        # closed, and does not mind; but here each error of a method comes out as an exception.
+        given = [flags[0] & ~apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_READWRITE, 0]
+        super().__init__("unix", name, given if flags[0] & apsw.SQLITE_OPEN_READONLY else flags)
+        flags[1] = flags[1] or flags[0]
 
     def xWrite(self, data: bytes, offset: int) -> None:
         if self.disk.space is not None:

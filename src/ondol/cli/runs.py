@@ -62,7 +62,7 @@ async def ls(
 
 @verb(app, "show")
 async def show(cli: Cli, id: Ids) -> None:
-    """Show runs: state, error, effects, asks and everything that happened."""
+    """Show runs in full: effects, asks and all that happened."""
     shown = []
     async with cli.runtime() as rt:
         for one in cli.each(id):
@@ -236,7 +236,7 @@ async def resume(
     by: By = None,
     reason: Annotated[str, typer.Option("--reason", metavar="WHY", help="Why a parked run may go on.")] = "",
 ) -> None:
-    """Go on with a run: a parked one, one that failed for now, or one whose process is gone (with --app)."""
+    """Go on with runs. Those that are parked, those that failed for now, and with --app those whose process is gone."""
     for one in cli.each(id):
         try:
             cli.ends_with(await _resume(cli, one, app, model, agent, by, reason))

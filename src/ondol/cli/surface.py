@@ -170,6 +170,3 @@ def verb(app: typer.Typer, name: str) -> Callable[[Verb[P]], Verb[P]]:
         return function
 
     return register
-
-
-__all__ = ["By", "Cli", "Format", "Id", "Ids", "Limit", "Noun", "Options", "given", "noun", "verb"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import functools
 import hashlib
@@ -25,6 +26,7 @@ from typing import IO, Any, ParamSpec, TypeVar
 
 import apsw
 
+from ondol import queries
 from ondol.errors import NotFound, OndolError, StoreBusy, StoreCorrupt, StoreError, StoreFull, StoreTooNew
 from ondol.stores.migrations import migrations
 from ondol.transactions import STATEMENTS, Tx
@@ -96,11 +98,13 @@ class SqliteStore:
         threads, self._threads = self._threads, []  # from here on nothing is taken any more
         if not threads:
             return
-        self._writes.put(None)
-        for _ in range(_READERS):
+        writer, *readers = threads
+        for _ in readers:
             self._reads.put(None)
-        for thread in threads:
+        for thread in readers:
             await asyncio.to_thread(thread.join)
+        self._writes.put(None)  # it closes last, and so copies the log into the file
+        await asyncio.to_thread(writer.join)
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -138,7 +142,7 @@ class SqliteStore:
         seen, groups, checkpoints = _data_version(connection), 0, False
         while True:
             if self._lock is not None and not checkpoints:
-                connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
+                connection.wal_autocheckpoint(_CHECKPOINT_PAGES)
                 checkpoints = True
             jobs, closing = self._next_group()
             if jobs:
@@ -148,7 +152,11 @@ class SqliteStore:
                 connection.close()
                 return
             if not jobs or groups % _LOOK_EVERY == 0:
-                now = _data_version(connection)  # counts the commits of other connections only
+                try:
+                    now = _data_version(connection)  # counts the commits of other connections only
+                except apsw.Error as error:
+                    log.warning("%s", _translated(error, self.path))  # the next write tells whoever waits for one
+                    continue
                 if now != seen:
                     seen = now
                     _call(self._loop, self._on_change)
@@ -253,12 +261,24 @@ class SqliteStore:
             data = await asyncio.to_thread(path.read_bytes)
         except FileNotFoundError as error:
             raise NotFound(f"blob {digest} is not in {self.blobs}: restore a backup, or send it again") from error
+        except OSError as error:
+            raise _os_error(error, path) from error
         if hashlib.sha256(data).hexdigest() != digest:
             raise StoreCorrupt(f"{path} does not match its digest: restore a backup (ondol db restore)")
         return data
 
     async def drop_blob(self, tenant: str, digest: str) -> None:
-        await asyncio.to_thread(self._blob(tenant, digest).unlink, missing_ok=True)
+        """Put it aside, and look once more: somebody may have come with the same bytes meanwhile."""
+        path = self._blob(tenant, digest)
+        aside = path.with_name(f".dropped-{digest}")
+        try:
+            await asyncio.to_thread(os.replace, path, aside)
+        except FileNotFoundError:
+            return
+        if await self.read(queries.has_blob, tenant, digest):
+            await asyncio.to_thread(os.replace, aside, path)
+        else:
+            await asyncio.to_thread(aside.unlink, missing_ok=True)
 
     def _blob(self, tenant: str, digest: str) -> Path:
         folder = hashlib.sha256(tenant.encode()).hexdigest()[:16]  # a tenant's name may not be a file name
@@ -450,29 +470,35 @@ def _call(loop: asyncio.AbstractEventLoop | None, callback: Callable[[], Any]) -
 
 
 def _write_blob(path: Path, data: bytes) -> None:
-    """Temp file, fsync, rename, fsync of the folder: whole or not there."""
-    if path.exists() and path.read_bytes() == data:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+    """Temp file, fsync, rename, fsync of each folder that leads to it: whole or not there."""
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException as error:
-        Path(temporary).unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            why = f"{path.parent} cannot take {len(data)} bytes ({error.strerror}): free some space"
-            raise StoreFull(why) from error
-        raise
-    for folder in (path.parent, path.parent.parent, path.parent.parent.parent):
-        descriptor = os.open(folder, os.O_RDONLY)
+        if path.exists() and path.read_bytes() == data:
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
         try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        for folder in path.parents[:4]:  # up to the folder in which the store itself lies
+            descriptor = os.open(folder, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+    except OSError as error:
+        raise _os_error(error, path) from error
+
+
+def _os_error(error: OSError, path: Path) -> StoreError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return StoreFull(f"no space left for {path}: free some, then try again")
+    return StoreError(f"{path} cannot be used ({error.strerror}): look at the folder and its permissions")
 
 
 __all__ = ["SqliteStore"]

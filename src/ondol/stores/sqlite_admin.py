@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 import apsw
 
-from ondol import journal, lifecycle, transactions
+from ondol import journal, lifecycle, transactions, values
 from ondol.clock import SystemClock, to_micros
 from ondol.errors import StoreBusy, StoreCorrupt, StoreError, StoreFull, StoreTooNew
 from ondol.records import RunRow, columns
@@ -69,7 +69,8 @@ def _check(path: Path, alone: bool) -> list[str]:
             for problem in _problems(connection, path):
                 problems.append(problem)  # one by one: what was found stays when the next page cannot be read
             connection.execute("ROLLBACK")
-            problems += _blob_problems(connection, path)
+            if "table blob_uses" in _schema(connection):
+                problems += _blob_problems(connection, path)
     except apsw.Error as error:
         problems.append(str(sqlite._translated(error, path)))
     except StoreError as error:
@@ -96,8 +97,18 @@ def _problems(connection: apsw.Connection, path: Path) -> Iterator[str]:
             yield f"{path}: {name} is {'not as it was made' if name in there else 'missing'}: {_RESTORE}"
     for table, _, parent, _ in connection.execute("PRAGMA foreign_key_check"):
         yield f"{path}: a row of {table} belongs to a row of {parent} that is not there: {_RESTORE}"
+    for digest, body in _rows(connection, "SELECT digest, body FROM definitions"):
+        if not _is_whole(digest, body):
+            yield f"definition {digest} does not match its digest: {_RESTORE}"
     for row in _rows(connection, f"SELECT {columns(RunRow)} FROM runs"):
         yield from _run_problems(connection, RunRow(*row))
+
+
+def _is_whole(digest: str, definition: str) -> bool:
+    try:
+        return values.digest(values.loads(definition)) == digest
+    except ValueError:
+        return False
 
 
 def _schema(connection: apsw.Connection) -> dict[str, tuple[Any, ...]]:
@@ -188,19 +199,20 @@ def _contradictions(
 
 
 def _blob_problems(connection: apsw.Connection, path: Path) -> Iterator[str]:
-    if "table blobs" not in _schema(connection):
-        return
-    for tenant, digest in list(_rows(connection, "SELECT tenant, digest FROM blobs")):
+    for tenant, digest in _used_blobs(connection):
         try:
             _read_blob(path, tenant, digest)
         except StoreError as error:
-            still = "SELECT 1 FROM blobs WHERE tenant = ? AND digest = ?"
-            if connection.execute(still, (tenant, digest)).get:  # else it was collected a moment ago
+            if (tenant, digest) in _used_blobs(connection):  # else its session was deleted a moment ago
                 yield str(error)
 
 
-def _rows(connection: apsw.Connection, text: str, values: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    return connection.execute(text, values)
+def _used_blobs(connection: apsw.Connection) -> list[tuple[Any, ...]]:
+    return list(_rows(connection, "SELECT DISTINCT tenant, digest FROM blob_uses ORDER BY tenant, digest"))
+
+
+def _rows(connection: apsw.Connection, text: str, given: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    return connection.execute(text, given)
 
 
 # --- backup -----------------------------------------------------------------------------------------------------
@@ -326,9 +338,9 @@ def _reading(path: Path) -> Iterator[apsw.Connection]:
 
 
 def _copy_blobs(connection: apsw.Connection, source: Path, target: Path, *, damaged_ok: bool = True) -> list[str]:
-    """Copy the blobs that the connection's store knows and ``target`` lacks; returns why some could not be."""
+    """Copy the blobs that runs use and ``target`` lacks; returns why some could not be."""
     missing = []
-    for tenant, digest in list(_rows(connection, "SELECT tenant, digest FROM blobs")):
+    for tenant, digest in _used_blobs(connection):
         copy = SqliteStore(target)._blob(tenant, digest)
         if copy.exists():
             continue

@@ -26,7 +26,7 @@ Pause = Annotated[
 ]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Begin anew: remove what an earlier demo left.")]
 
-_PAUSE = 30.0  # seconds: time enough to read the line and type a kill
+_PAUSE = 20.0  # seconds: time enough to read the line and type a kill
 
 
 def _begin(name: str, dir: Path | None, kill_at: str | None, pause: float, fresh: bool) -> tuple[Shop, Crash, str]:
@@ -39,7 +39,7 @@ def _begin(name: str, dir: Path | None, kill_at: str | None, pause: float, fresh
 
 @verb(app, "tour")
 async def _tour(cli: Cli) -> int:
-    """Both loops, killed with kill -9 in the middle and started again, by itself. The bare 'ondol demo' does this."""
+    """Both loops, each killed with kill -9. It runs by itself, as the bare 'ondol demo' does."""
     return await tour.tour()
 
 
@@ -56,7 +56,7 @@ async def _naive(
 async def _refund(
     cli: Cli, dir: Dir = None, kill_at: KillAt = None, pause: Pause = _PAUSE, fresh: Fresh = False
 ) -> int:
-    """The same work on Ondol: killed in the middle, it goes on from there: one e-mail."""
+    """The same on Ondol, killed at the same place: one e-mail."""
     shop, crash, again = _begin("refund", dir, kill_at, pause, fresh)
     return await durable.run(durable.refund_agent(shop, crash), shop, crash, again)
 
@@ -65,13 +65,13 @@ async def _refund(
 async def _unknown(
     cli: Cli, dir: Dir = None, kill_at: KillAt = None, pause: Pause = _PAUSE, fresh: Fresh = False
 ) -> int:
-    """The same crash, but nothing can look whether the e-mail went out: Ondol does not guess."""
+    """The same, and nothing can look what happened: it asks, and does not guess."""
     shop, crash, again = _begin("unknown", dir, kill_at, pause, fresh)
     return await durable.run(durable.unknown_agent(shop, crash), shop, crash, again)
 
 
 @verb(app, "approval")
 async def _approval(cli: Cli, dir: Dir = None, kill_at: KillAt = None, pause: Pause = 0.0, fresh: Fresh = False) -> int:
-    """A refund that a person must approve: the question, with its exact arguments, survives a restart."""
+    """A refund that a person approves: the question survives a restart."""
     shop, crash, again = _begin("approval", dir, kill_at, pause, fresh)
     return await durable.run(durable.approval_agent(shop, crash), shop, crash, again)
