@@ -181,17 +181,17 @@ class App:
         self.process = process
         self._numbers = itertools.count(1)
 
-    def send(self, verb: str, **options: Any) -> Awaitable[Any]:
-        """Ask for something now; its answer is awaited."""
+    def send(self, verb: str, **options: Any) -> int:
+        """Ask for something; the answer to this number is not awaited."""
         n = next(self._numbers)
         self.process.send(json.dumps([n, verb, options]))
-        return self._answer(n)
+        return n
+
+    async def answer(self, n: int) -> Any:
+        return json.loads((await self.process.line(f"#{n} ")).partition(" ")[2])
 
     async def do(self, verb: str, **options: Any) -> Any:
-        return await self.send(verb, **options)
-
-    async def _answer(self, n: int) -> Any:
-        return json.loads((await self.process.line(f"#{n} ")).partition(" ")[2])
+        return await self.answer(self.send(verb, **options))
 
     async def dies(self) -> None:
         """Return when it has ended by SIGKILL."""

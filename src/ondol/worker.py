@@ -7,6 +7,7 @@ process left, asks that expire, blobs that nobody uses. Only the process that ho
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import Iterable, Mapping
@@ -54,6 +55,7 @@ class EmbeddedEngine:
 
     async def open(self) -> None:
         await self._become_driver()
+        self._look.set()
         self._background = [asyncio.create_task(self._keep_looking()), asyncio.create_task(self._keep_house())]
 
     async def close(self, patience: float) -> None:
@@ -197,31 +199,33 @@ class EmbeddedEngine:
     # --- housekeeping -------------------------------------------------------------------------------------------
 
     async def _keep_looking(self) -> None:
+        """Look when there is reason to, and try to become the driver as long as somebody else is it."""
+        pause: float | None = None
         while True:
-            try:
-                await asyncio.wait_for(self._look.wait(), None if self.is_driver else _LOCK_RETRY)
-            except TimeoutError:
-                await self._become_driver()
-                continue
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._look.wait(), pause)
             self._look.clear()
-            if not self.is_driver:
-                continue
             try:
-                await self.look()
+                if self.is_driver:
+                    await self.look()
+                else:
+                    await self._become_driver()
+                pause = None if self.is_driver else _LOCK_RETRY
             except StoreError as error:
                 log.warning("%s", error)
+                pause = _STORE_RETRY
 
     async def _become_driver(self) -> None:
+        """If nobody drives this store: whoever held a run in it is dead. It may be done again from the start."""
         if not await self.store.drives():
             return
-        self.is_driver = True
         driver = {"pid": os.getpid(), "agents": sorted(self.served), "since": self._now()}
         await self.store.write(transactions.set_meta, DRIVER_KEY, values.dumps(driver))
         await self._recover()
+        self.is_driver = True
         await self.look()
 
     async def _recover(self) -> None:
-        """Nobody else drives this store: whoever held a run here is dead."""
         for tenant in await self.store.read(queries.tenants):
             for run, fence, _, _, _ in await self.store.read(queries.running, tenant):
                 row = await self.store.write(transactions.recover, tenant, run, fence, self._now())

@@ -69,13 +69,15 @@ class House:
         self.plan = plan or FaultPlan()
         return Life(self.file, *agents, plan=self.plan, **{"clock": self.clock, "deps": self, **options})
 
-    async def dies(self, agent: Agent, at: str, said: str = "go", *, nth: int = 1, **options: Any) -> str:
+    async def dies(
+        self, agent: Agent, at: str, said: str = "go", *, nth: int = 1, plan: FaultPlan | None = None
+    ) -> str:
         """A process that dies at this point of operation ``op`` in session ``s``. Returns the run's id, if it has one.
 
         Then all deadlines of its attempts pass.
         """
-        async with self.life(agent, dies_at=at, nth=nth) as life:
-            await life.ends(life.rt.run(agent, said, session="s", operation_id="op", **options))
+        async with self.life(agent, dies_at=at, nth=nth, plan=plan) as life:
+            await life.ends(life.rt.run(agent, said, session="s", operation_id="op"))
         self.clock.advance(hours=1)
         return next((r.id for r in self.written().runs.values() if r.operation_id == "op"), "")
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kit import results
-from ondol import AlreadyDecided, AskClosed, Context, InvalidInput, NotDone, NotFound, NotHappened, Run, tool
+from ondol import Agent, AlreadyDecided, Ask, AskClosed, Context, InvalidInput, NotDone, NotFound, NotHappened, Run, tool
 from ondol.testing import FaultPlan, barrier, call, error
 from promise.house import HELLO, House, kinds, letter, look, rest, states, the_ask
 
@@ -21,6 +21,20 @@ async def unknown_letter(house: House, *answers: Any) -> str:
     """A run that waits for a word about a letter that was sent. Returns its id."""
     agent = house.agent([LETTER], *(answers or ("done",)))
     return await house.dies(agent, at="outcome.before")
+
+
+async def lost_letter_beside_a_read(house: House) -> tuple[Agent, str]:
+    """The letter was sent and its outcome lost; the read that was asked for with it is still to be made."""
+    agent = house.agent([LETTER, LOOK], "done")
+    return agent, await house.dies(agent, at="letter.after", plan=FaultPlan().at("look.before", fault=barrier()))
+
+
+async def question(run: Run) -> Ask:
+    """The ask about its unknown effect, as soon as it is there."""
+    async for event in run.events():
+        if event.type == "effect.unknown":
+            break
+    return await the_ask(run, "unknown_effect")
 
 
 # --- siblings ---------------------------------------------------------------------------------------------------
@@ -328,17 +342,11 @@ async def test_an_effect_that_a_person_allowed_again_and_that_was_lost_again_ask
 
 
 async def test_an_unknown_that_is_settled_while_the_run_is_driven_is_taken_up_by_its_holder(house: House) -> None:
-    agent = house.agent([LETTER, LOOK], "done")
-    in_look = barrier()
-    run_id = await house.dies(agent, at="letter.after")
+    (agent, run_id), in_look = await lost_letter_beside_a_read(house), barrier()
     async with house.life(agent, plan=FaultPlan().at("look.before", fault=in_look)) as life:
         run = await life.rt.get_run(run_id)
-        if not (await run.effects())[1].ended_at:
-            await in_look.reached.wait()
-        ask = None
-        while ask is None:
-            ask = next(iter(await run.asks()), None)
-        await ask.happened("sent", by="lee")
+        await in_look.reached.wait()
+        await (await question(run)).happened("sent", by="lee")
         in_look.go_on.set()
         assert await rest(run) == "completed"
         assert await states(run) == [("letter", "succeeded", 1), ("look", "succeeded", 0)]
@@ -380,37 +388,34 @@ async def test_on_a_run_that_has_ended_giving_up_leaves_it_unknown_and_asks_nobo
 
 async def test_a_word_that_comes_as_the_run_ends_is_not_lost(house: House) -> None:
     """The holder is about to write T9 and has not read the signal: what the person said counts all the same."""
-    agent = house.agent([LETTER, LOOK], "done")
-    run_id = await house.dies(agent, at="letter.after")
-    plan, in_look, ending = FaultPlan(), barrier(), barrier()
-    plan.at("look.before", fault=in_look).at("end.before", fault=ending)
+    agent, run_id = await lost_letter_beside_a_read(house)
+    plan, in_look, ending, reading = FaultPlan(), barrier(), barrier(), barrier()
+    plan.at("look.before", fault=in_look).at("end.before", fault=ending).at("absorb.before", nth=2, fault=reading)
     async with house.life(agent, plan=plan) as life:
         run = await life.rt.get_run(run_id)
         await in_look.reached.wait()
-        ask = None
-        while ask is None:
-            ask = next(iter(await run.asks()), None)
+        ask = await question(run)
         await run.cancel(by="kim")
         await ending.reached.wait()
         await ask.happened("sent", by="lee")
+        await reading.reached.wait()
         ending.go_on.set()
+        while (await run.refresh()).status == "running":
+            pass
+        reading.go_on.set()
         assert await rest(run) == "cancelled"
         assert (await states(run))[0] == ("letter", "succeeded", 1)
     assert house.count("letter") == 1
 
 
 async def test_a_word_that_the_dead_process_had_not_read_counts_when_its_run_is_cancelled(house: House) -> None:
-    agent = house.agent([LETTER, LOOK], "done")
-    run_id = await house.dies(agent, at="letter.after")
-    plan, in_look = FaultPlan(), barrier()
-    plan.at("look.before", fault=in_look)
-    async with house.life(agent, plan=plan, dies_at="absorb.before") as life:
+    agent, run_id = await lost_letter_beside_a_read(house)
+    plan, in_look = FaultPlan().at("absorb.before", fault=barrier()), barrier()
+    async with house.life(agent, plan=plan.at("look.before", fault=in_look)) as life:
         run = await life.rt.get_run(run_id)
         await in_look.reached.wait()
-        ask = None
-        while ask is None:
-            ask = next(iter(await run.asks()), None)
-        await life.ends(ask.happened("sent", by="lee"))
+        await (await question(run)).happened("sent", by="lee")
+        life.die()  # it has not read the signal
     plan, claiming = FaultPlan(), barrier()
     async with house.life(agent, plan=plan.at("claim.before", fault=claiming)) as life:
         run = await life.rt.get_run(run_id)

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+import os
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+import pytest
+from faulty_disk import faulty_disk
+
+from ondol import Agent, Runtime
 from ondol.queries import get_meta
 from ondol.stores.sqlite import SqliteStore
 from ondol.stores.sqlite_admin import check
-from ondol.testing import Process
+from ondol.testing import Process, ScriptedModel
+from ondol.transactions import set_meta
 
 ROUNDS = 4  # new files that all processes open at once
+PATIENCE = 10.0  # seconds for what must happen at last
 
 OPENER = """
 import asyncio, os, sys
@@ -50,3 +59,185 @@ async def test_eight_processes_open_one_new_file_at_once(tmp_path: Path) -> None
                 assert await store.read(get_meta, str(opener.pid)) == "was here"
             await store.close()
             assert check(file) == []
+
+
+async def test_after_a_clean_close_the_file_is_whole_by_itself(tmp_path: Path) -> None:
+    """What a copy of it would hold: no commit is left in a log beside it."""
+    for n in range(5):
+        store = SqliteStore(tmp_path / "ondol.db")
+        await store.open(lambda: None)
+        assert await store.drives()
+        await store.write(set_meta, "a", str(n))
+        await asyncio.gather(*(store.read(get_meta, "a") for _ in range(10)))
+        await store.close()
+        assert sorted(os.listdir(tmp_path)) == ["ondol.db", "ondol.db.lock"]
+
+
+# --- who drives -------------------------------------------------------------------------------------------------
+
+DRIVER = """
+import asyncio, sys
+from ondol import Agent, Runtime
+from ondol.testing import ScriptedModel
+
+async def asked_and_silent(request):
+    print("asked")
+    await asyncio.Event().wait()
+
+async def main(db):
+    async with Runtime(db, agents=[Agent(name="talk", model=ScriptedModel(asked_and_silent))]) as rt:
+        print("drives", rt.drives)
+        await (await rt.start("talk", "hello", operation_id="op")).result()
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+@asynccontextmanager
+async def driving(db: str) -> AsyncIterator[Process]:
+    """Another process that drives, with a run whose model does not answer."""
+    async with Process(["-c", DRIVER, db]) as process:
+        await process.line("drives True")
+        await process.line("asked")
+        yield process
+
+
+def talk() -> Agent:
+    return Agent(name="talk", model=ScriptedModel(["answered by the next process"]))
+
+
+async def test_the_next_process_drives_when_the_first_is_killed(tmp_path: Path) -> None:
+    db = f"sqlite:///{tmp_path / 'ondol.db'}"
+    async with driving(db) as first, Runtime(db, agents=[talk()]) as second:
+        assert not second.drives
+        run = await second.find_run("op")
+        assert run.status == "running"
+        first.kill()
+        async with asyncio.timeout(PATIENCE):
+            assert (await run.result()).text == "answered by the next process"
+        assert second.drives
+    assert check(tmp_path / "ondol.db") == []
+
+
+async def test_it_takes_over_also_while_others_go_on_writing(tmp_path: Path) -> None:
+    """Each write makes it look; it must come to try the lock nevertheless."""
+    db = f"sqlite:///{tmp_path / 'ondol.db'}"
+    other = SqliteStore(tmp_path / "ondol.db")
+    async with driving(db) as first, Runtime(db, agents=[talk()]) as second:
+        await other.open(lambda: None)
+        stop = asyncio.Event()
+
+        async def write_on() -> None:
+            n = 0
+            while not stop.is_set():
+                await other.write(set_meta, "n", str(n := n + 1))
+
+        writing = asyncio.create_task(write_on())
+        try:
+            run = await second.find_run("op")
+            first.kill()
+            async with asyncio.timeout(PATIENCE):
+                assert (await run.result()).text == "answered by the next process"
+        finally:
+            stop.set()
+            await writing
+            await other.close()
+
+
+async def test_it_takes_over_although_the_disk_is_full_at_that_moment(tmp_path: Path) -> None:
+    loop, refused = asyncio.get_running_loop(), asyncio.Event()
+    with faulty_disk() as disk:
+        disk.refused = lambda: loop.call_soon_threadsafe(refused.set)
+        first = SqliteStore(tmp_path / "ondol.db")
+        await first.open(lambda: None)
+        assert await first.drives()
+        async with Runtime(SqliteStore(tmp_path / "ondol.db"), agents=[talk()]) as second:
+            run = await second.start("talk", "hello")
+            disk.space = 0
+            await first.close()
+            await refused.wait()
+            disk.space = None
+            async with asyncio.timeout(PATIENCE):
+                assert (await run.result()).text == "answered by the next process"
+    assert check(tmp_path / "ondol.db") == []
+
+
+async def test_a_process_that_does_not_drive_submits_reads_and_cancels(tmp_path: Path) -> None:
+    db = f"sqlite:///{tmp_path / 'ondol.db'}"
+    async with driving(db) as first, Runtime(db, agents=[talk()]) as second:
+        queued = await second.start("talk", "me too", session=(await second.find_run("op")).session)
+        assert queued.status == "queued"
+        assert (await queued.cancel()).status == "cancelled"
+        other = await second.start("talk", "and me")
+        await first.line("asked")  # the driver noticed it, and drives it
+        assert (await second.get_run(other.id)).status == "running"
+        await other.cancel(by="kim")
+        async with asyncio.timeout(PATIENCE):
+            assert [e.type async for e in other.events()][-1] == "run.cancelled"
+
+
+# --- what may not be written ------------------------------------------------------------------------------------
+
+UNPRIVILEGED = """
+import asyncio, os, sys
+from ondol.errors import StoreError
+from ondol.stores.migrations import migrations
+from ondol.stores.sqlite import SqliteStore
+from ondol.transactions import set_meta
+
+async def main(file):
+    store = SqliteStore(file)
+    try:
+        await store.open(lambda: None)
+        print("drives", await store.drives())
+        await store.write(set_meta, "a", "1")
+    except StoreError as error:
+        print("refused", error)
+    else:
+        print("written")
+
+migrations()
+asyncio.run(asyncio.to_thread(int))  # everything is imported
+if os.geteuid() == 0:  # it may write everything
+    os.setegid(65534)
+    os.seteuid(65534)
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that others may look into."""
+    with tempfile.TemporaryDirectory(prefix="ondol-") as folder:
+        os.chmod(folder, 0o755)
+        yield Path(folder)
+        os.chmod(folder, 0o755)
+
+
+async def made(file: Path) -> None:
+    store = SqliteStore(file)
+    await store.open(lambda: None)
+    await store.write(set_meta, "a", "0")
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    "what", ["a read-only file", "a read-only folder", "no file in a read-only folder", "a lock of somebody else"]
+)
+async def test_what_may_not_be_written_is_refused_by_name(open_folder: Path, what: str) -> None:
+    file = open_folder / "ondol.db"
+    if what != "no file in a read-only folder":
+        await made(file)
+        os.chmod(file, 0o666 if what == "a lock of somebody else" else 0o444)
+    if what == "a lock of somebody else":
+        os.close(os.open(f"{file}.lock", os.O_CREAT, 0o644))
+    os.chmod(open_folder, 0o555 if "folder" in what else 0o777)
+    async with Process(["-c", UNPRIVILEGED, str(file)]) as process:
+        assert await process.wait() == 0, process.errors
+        said = process.output.splitlines()[-1]
+    assert said.startswith("refused "), said
+    assert str(file) in said
+    assert "permissions" in said
+    if what != "no file in a read-only folder":
+        os.chmod(open_folder, 0o755)
+        assert check(file) == []

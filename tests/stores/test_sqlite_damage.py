@@ -1,0 +1,165 @@
+"""One flipped byte in the file is found by whoever reads it, and nothing is done on its word."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from pathlib import Path
+
+import apsw
+import pytest
+
+from ondol import Agent, Context, Runtime, RunWaiting, tool
+from ondol.errors import StoreCorrupt
+from ondol.stores.sqlite import SqliteStore
+from ondol.stores.sqlite_admin import check
+from ondol.testing import FaultPlan, FaultyStore, ScriptedModel, call
+
+sent: list[str] = []
+
+
+@tool(approve=True)
+async def send(ctx: Context, to: str) -> str:
+    sent.append(to)
+    return "sent"
+
+
+@pytest.fixture(autouse=True)
+def nothing_sent() -> None:
+    sent.clear()
+
+
+def mail() -> Agent:
+    return Agent(
+        name="mail", model=ScriptedModel([["I shall write.", call("send", to="kim")], "it is done"]), tools=[send]
+    )
+
+
+def talk(*answers: str) -> Agent:
+    return Agent(name="talk", model=ScriptedModel(list(answers or ["nice to meet you"])))
+
+
+def flip(file: Path, text: str) -> None:
+    """One bit of the file, in the only place where this text stands."""
+    data = bytearray(file.read_bytes())
+    assert data.count(text.encode()) == 1, f"{text!r} stands {data.count(text.encode())} times in the file"
+    data[data.index(text.encode()) + len(text) // 2] ^= 1
+    file.write_bytes(data)
+
+
+def settle(file: Path) -> None:
+    """Everything is in the file and nothing in a log beside it; and it is SQLite's own checks that find no fault."""
+    with closing(apsw.Connection(str(file))) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        connection.execute("VACUUM")  # no old copy of a row is left in a free page
+
+
+def clear_header(file: Path) -> None:
+    file.write_bytes(bytes(100) + file.read_bytes()[100:])
+
+
+def content(file: Path) -> bytes:
+    return file.read_bytes()
+
+
+def sound(file: Path) -> bool:
+    with closing(apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
+        return connection.execute("PRAGMA integrity_check").get == "ok"
+
+
+@pytest.fixture
+async def file(tmp_path: Path) -> Path:
+    """A run that waits for an approval, and one that nobody drives yet."""
+    file = tmp_path / "ondol.db"
+    async with Runtime(SqliteStore(file), agents=[mail()]) as rt:
+        waiting = await rt.start("mail", "please write to kim", operation_id="waiting", session="mail")
+        with pytest.raises(RunWaiting):
+            await waiting.result()
+    driver = SqliteStore(file)
+    await driver.open(lambda: None)
+    assert await driver.drives()
+    async with Runtime(SqliteStore(file), agents=[talk()]) as rt:  # it does not drive
+        await rt.start("talk", "my name is Eun-ji", operation_id="queued", session="talk")
+    await driver.close()
+    settle(file)
+    return file
+
+
+@pytest.mark.parametrize("what", ["an entry", "a message"])
+async def test_a_run_with_a_flipped_byte_is_not_driven_and_says_why(file: Path, what: str) -> None:
+    flip(file, in_entry(file, "talk") if what == "an entry" else "my name is Eun-ji")
+    assert sound(file), "SQLite itself sees nothing wrong"
+    agent, plan = talk(), FaultPlan()
+    async with Runtime(FaultyStore(SqliteStore(file), plan), agents=[agent]) as rt:
+        run = await rt.find_run("queued")
+        with pytest.raises(StoreCorrupt, match="does not match its checksum: restore a backup"):
+            await run.result()
+        assert (await run.refresh()).status == "queued"
+        assert isinstance(agent.model, ScriptedModel)
+        assert agent.model.requests == [], "the model was not asked"
+        assert (await rt.run("talk", "hello", session="another")).text == "nice to meet you"
+        assert plan.writes.count("claim") <= 3, "it is not tried again and again"
+    assert any(run.id in problem and "checksum" in problem for problem in check(file))
+
+
+def in_entry(file: Path, agent: str) -> str:
+    """What stands in the first entry of the run of this agent."""
+    with closing(apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
+        rows = connection.execute("SELECT body FROM entries JOIN runs ON runs.id = run WHERE agent = ?", (agent,))
+        return str(rows.get)
+
+
+async def test_an_approval_moves_nothing_when_the_call_it_is_about_was_damaged(file: Path) -> None:
+    flip(file, "I shall write.")
+    assert sound(file)
+    async with Runtime(SqliteStore(file), agents=[mail()]) as rt:
+        run = await rt.find_run("waiting")
+        (ask,) = await run.asks()
+        await ask.approve()
+        with pytest.raises(StoreCorrupt, match="does not match its checksum"):
+            await (await rt.find_run("waiting")).result()
+        assert sent == []
+        with pytest.raises(StoreCorrupt):
+            await run.messages()
+
+
+async def test_a_damaged_message_of_the_history_stops_the_next_turn_of_its_session_only(tmp_path: Path) -> None:
+    file = tmp_path / "ondol.db"
+    async with Runtime(SqliteStore(file), agents=[talk("hello Eun-ji")]) as rt:
+        await rt.run("talk", "my name is Eun-ji", session="talk")
+    settle(file)
+    flip(file, "my name is Eun-ji")
+    assert sound(file)
+    agent = talk("you never told me")
+    async with Runtime(SqliteStore(file), agents=[agent]) as rt:
+        with pytest.raises(StoreCorrupt, match="does not match its checksum"):
+            await rt.run("talk", "what is my name?", session="talk")
+        assert isinstance(agent.model, ScriptedModel)
+        assert agent.model.requests == []
+        with pytest.raises(StoreCorrupt):
+            await (await rt.get_session("talk")).messages()
+        assert (await rt.run("talk", "hello", session="another")).text == "you never told me"
+
+
+async def test_a_damaged_entry_is_not_shown_as_an_event(file: Path) -> None:
+    flip(file, in_entry(file, "talk"))
+    async with Runtime(SqliteStore(file), agents=[]) as rt:
+        run = await rt.find_run("queued")
+        with pytest.raises(StoreCorrupt):
+            _ = [event async for event in run.events()]
+
+
+async def test_a_file_cut_short_is_refused_and_left_as_it_is(file: Path) -> None:
+    os.truncate(file, os.stat(file).st_size // 2)
+    before = content(file)
+    with pytest.raises(StoreCorrupt, match="restore a backup"):
+        await Runtime(SqliteStore(file), agents=[talk()]).open()
+    assert content(file) == before
+
+
+async def test_a_damaged_first_page_is_refused_and_left_as_it_is(file: Path) -> None:
+    clear_header(file)
+    before = content(file)
+    with pytest.raises(StoreCorrupt, match="restore a backup"):
+        await Runtime(SqliteStore(file), agents=[talk()]).open()
+    assert content(file) == before
