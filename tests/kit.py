@@ -53,9 +53,17 @@ class Conversation:
         self.name = name
         self.of = {said: ScriptedModel(s, name=name) for said, s in {NEXT: [NEXT_ANSWER], **scripts}.items()}
         self.requests: list[ModelRequest] = []
+        self._more = asyncio.Event()
+
+    async def asked_times(self, n: int) -> None:
+        """Return once it was asked so many times in all."""
+        while len(self.requests) < n:
+            self._more.clear()
+            await self._more.wait()
 
     def stream(self, request: ModelRequest) -> AsyncIterator[ModelOutput]:
         self.requests.append(request)
+        self._more.set()
         return self.of[asked(request)].stream(request)
 
 
@@ -308,7 +316,8 @@ async def _record_of_run(rt: Runtime, run: Run) -> dict[str, Any]:
     events = [event async for event in run.events()]
     assert [e.id for e in events] == [f"{run.id}/{n + 1}" for n in range(len(events))]
     seen = []
-    for step in {e.data["step"]: None for e in events if e.type == "context.built"}:
+    steps = [e.data["step"] for e in events if e.type == "context.built"]
+    for step in dict.fromkeys(steps[:2] + steps[-3:]):
         with contextlib.suppress(NotFound):
             context = await rt.context(run.id, step)
             assert context.matches, f"{run!r}: what the model saw at step {step} cannot be built again"

@@ -101,14 +101,17 @@ def next_action(
 
 
 def _advance(state: State, tools: Mapping[str, effects.Rules], busy: Set[int], now: int) -> Action:
-    sibling_unknown = any(e.state == "unknown" for e in state.open_effects)
-    work = []
-    for effect in state.open_effects:
-        if effect.ordinal in busy:
-            continue
-        verdict = effects.verdict(effect, tools.get(effect.tool), sibling_unknown=sibling_unknown, now=now)
-        if not isinstance(verdict, effects.Hold):
-            work.append((effect.ordinal, verdict))
+    idle = [e for e in state.open_effects if e.ordinal not in busy]
+
+    def verdicts(sibling_unknown: bool) -> list[tuple[int, effects.Verdict]]:
+        said = [
+            (e.ordinal, effects.verdict(e, tools.get(e.tool), sibling_unknown=sibling_unknown, now=now)) for e in idle
+        ]
+        return [(ordinal, v) for ordinal, v in said if not isinstance(v, effects.Hold)]
+
+    work = verdicts(any(e.state == "unknown" for e in state.open_effects))
+    if any(isinstance(v, effects.OutcomeUnknown) for _, v in work):
+        work = verdicts(True)  # a call that nobody can look up is as good as unknown: only its entry is missing
     if work:
         return Advance(tuple(work))
     return Wait() if busy else Suspend()

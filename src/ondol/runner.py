@@ -202,7 +202,7 @@ class Drive:
                 raise
             except StoreError as error:
                 log.warning("run %s: %s", self.row.id, error)
-                self._publish(events.PROGRESS, {"note": f"waiting for the store: {error}"})
+                self.runner.streams.waits_for_store(self.row.id, error, self.clock.now(), self.state.seq)
                 if not first and not await sleep_or_cancel(self.clock, _STORE_RETRY, self.token):
                     await clocks.sleep(self.clock, _STORE_RETRY)
                 first = False

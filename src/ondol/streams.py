@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import Iterator
+from datetime import datetime
 
-from ondol.events import DELTA, Event
+from ondol.events import DELTA, PROGRESS, Event
 from ondol.records import RunRow
 
 _PASSING_LIMIT = 1000  # deltas kept for one watcher that does not come to read them
@@ -75,6 +76,11 @@ class Streams:
         """Hand on something that is not stored, and follows the run's entry ``after``."""
         for watch in self._watches.get(run, ()):
             watch.add(after, event)
+
+    def waits_for_store(self, run: str, error: Exception, at: datetime, after: int) -> None:
+        """Nothing is lost, but it goes on only when the store does: watchers are told, not left in silence."""
+        note = {"note": f"waiting for the store: {error}"}
+        self.publish(run, Event(type=PROGRESS, data=note, at=at), after)
 
     def settled(self, run: RunRow) -> None:
         """The run came to rest in this process: whoever waits for that gets its row."""

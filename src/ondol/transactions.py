@@ -695,29 +695,48 @@ def _settlement(
 # --- signals ----------------------------------------------------------------------------------------------------
 
 
+@dataclass(slots=True)
+class _Read:
+    """What unread signals come to: entries, changes, and the calls that they settle."""
+
+    entries: list[events.Entry]
+    writes: list[Statement]
+    settled: set[int]
+
+
+def _read_signals(tenant: str, run: str, ended: bool, at: int) -> Tx[_Read]:
+    """``ended``: the run ends with this, so only what concerns unknown effects still counts."""
+    (signals,) = yield [("signal.unread", {"tenant": tenant, "run": run})]
+    read = _Read([], [], set())
+    for kind, body, _ in signals:
+        if kind == "cancel":
+            if not ended and not any(isinstance(e, events.RunCancelling) for e in read.entries):
+                read.entries.append(events.RunCancelling(**values.loads(body)))
+            continue
+        (rows,) = yield [("ask.get", {"tenant": tenant, "id": body})]
+        ask = AskRow(*rows[0])
+        if ended and ask.kind != "unknown_effect":
+            continue  # its call is abandoned anyway
+        (effect_rows,) = yield [("effect.get", _effect_key(ask))]
+        effect = EffectRow(*effect_rows[0])
+        entries, writes = _settlement(ask, effect, Decision.loads(ask.decision or "{}"), ended, at)
+        read.entries += entries
+        read.writes += writes
+        read.settled.add(effect.ordinal)
+    return read
+
+
 def absorb(claim: Claim, at: int) -> Tx[tuple[journal.Batch | None, dict[int, str]]]:
     """The holder turns the signals of others into entries. With them come the messages that were written."""
     key = {"tenant": claim.tenant, "run": claim.run}
-    (signals,) = yield [("signal.unread", key)]
-    entries: list[events.Entry] = []
-    writes: list[Statement] = []
-    for kind, body, _ in signals:
-        if kind == "cancel":
-            if not any(isinstance(e, events.RunCancelling) for e in entries):
-                entries.append(events.RunCancelling(**values.loads(body)))
-            continue
-        (rows,) = yield [("ask.get", {"tenant": claim.tenant, "id": body})]
-        ask = AskRow(*rows[0])
-        (effect_rows,) = yield [("effect.get", _effect_key(ask))]
-        more, changes = _settlement(ask, EffectRow(*effect_rows[0]), Decision.loads(ask.decision or "{}"), False, at)
-        entries += more
-        writes += changes
-    if not entries:
+    read = yield from _read_signals(claim.tenant, claim.run, False, at)
+    if not read.entries:
         return None, {}
-    (held,) = yield [_hold(claim, len(entries), at)]
-    append, batch = _append(claim.tenant, claim.run, claim.fence, _held(held, claim), at, entries)
-    yield [append, *writes, ("signal.read", key | {"at": at}), ("signal.none_unread", key)]
-    return batch, {row["ordinal"]: messages.unpack(row["body"]) for name, row in writes if name == "message.insert"}
+    (held,) = yield [_hold(claim, len(read.entries), at)]
+    append, batch = _append(claim.tenant, claim.run, claim.fence, _held(held, claim), at, read.entries)
+    yield [append, *read.writes, ("signal.read", key | {"at": at}), ("signal.none_unread", key)]
+    bodies = {row["ordinal"]: messages.unpack(row["body"]) for name, row in read.writes if name == "message.insert"}
+    return batch, bodies
 
 
 # --- T8 commit, T9 end ------------------------------------------------------------------------------------------
@@ -793,11 +812,12 @@ def _end(
 ) -> Tx[Ended]:
     """T9: what started without an outcome becomes unknown with its ask, the rest is abandoned, other asks close."""
     key = {"tenant": run.tenant, "run": run.id}
+    read = yield from _read_signals(run.tenant, run.id, True, at)
     (effect_rows,) = yield [("effect.of_run", key)]
-    entries: list[events.Entry] = list(before)
-    writes: list[Statement] = []
+    entries: list[events.Entry] = [*before, *read.entries]
+    writes = read.writes
     for effect in (EffectRow(*r) for r in effect_rows):
-        if effect.state in effects.OUTCOMES or effect.state == "unknown":
+        if effect.state in effects.OUTCOMES or effect.state == "unknown" or effect.ordinal in read.settled:
             continue
         setting = key | {"ordinal": effect.ordinal, "at": at, "arguments": None}
         if effect.state == "started":

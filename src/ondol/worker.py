@@ -155,6 +155,7 @@ class EmbeddedEngine:
             self.refused[run] = error
             await self._count_as_death(tenant, run)
         else:
+            self.streams.waits_for_store(run, error, self.clock.now(), 0)
             self.clock.call_later(_STORE_RETRY, self._look.set)
 
     async def _count_as_death(self, tenant: str, run: str) -> None:

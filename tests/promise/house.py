@@ -39,6 +39,7 @@ class House:
         self.plan = FaultPlan()  # of the process that lives now
         self.explicit: Counter[str] = Counter()  # writes by hand, by session
         self.checked = True
+        self.in_tool = asyncio.Event()  # for tools that a test makes for itself
         self._scripts: dict[str, Any] = {HELLO: [HELLO_BACK]}
 
     # --- the agent ----------------------------------------------------------------------------------------------

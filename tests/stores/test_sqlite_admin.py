@@ -229,6 +229,18 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], list[str]]] = {
         lambda f: change(f, "UPDATE entries SET body = replace(body, 'effect', 'effecT') WHERE body LIKE '%effect%'"),
         ["does not match its checksum", "restore a backup"],
     ),
+    "an entry that is no text any more": (
+        lambda f: change(f, "UPDATE entries SET body = CAST(x'c1' || CAST(body AS BLOB) AS TEXT)"),
+        ["does not match its checksum"],
+    ),
+    "a message that became a text": (
+        lambda f: change(f, "UPDATE messages SET body = CAST(body AS TEXT)"),
+        ["message", "does not match its checksum"],
+    ),
+    "a name that is no text any more": (
+        lambda f: change(f, "UPDATE runs SET agent = CAST(x'c1' AS TEXT)"),
+        ["not valid", "restore a backup"],
+    ),
     "an entry that is gone": (
         lambda f: change(f, "DELETE FROM entries WHERE seq = 2 AND run IN (SELECT id FROM runs WHERE agent = 'pay')"),
         ["entry 2 is followed by"],
@@ -272,6 +284,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], list[str]]] = {
     "an ask that is gone": (
         lambda f: change(f, "DELETE FROM asks"),
         ["is open only in its journal"],
+    ),
+    "an ask about another amount": (
+        lambda f: change(f, "UPDATE asks SET arguments = replace(arguments, '3', '30')"),
+        ["ask", "arguments do not match their hash"],
     ),
     "a definition that is another": (
         lambda f: change(f, "UPDATE definitions SET body = replace(body, 'pay', 'buy')"),

@@ -39,11 +39,11 @@ def talk(*answers: str) -> Agent:
     return Agent(name="talk", model=ScriptedModel(list(answers or ["nice to meet you"])))
 
 
-def flip(file: Path, text: str) -> None:
-    """One bit of the file, in the only place where this text stands."""
+def flip(file: Path, text: str, bit: int = 0) -> None:
+    """One bit of the file, in the only place where this text stands. With the highest bit it is no text any more."""
     data = bytearray(file.read_bytes())
     assert data.count(text.encode()) == 1, f"{text!r} stands {data.count(text.encode())} times in the file"
-    data[data.index(text.encode()) + len(text) // 2] ^= 1
+    data[data.index(text.encode()) + len(text) // 2] ^= 1 << bit
     file.write_bytes(data)
 
 
@@ -85,9 +85,10 @@ async def file(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.parametrize("bit", [0, 7])
 @pytest.mark.parametrize("what", ["an entry", "a message"])
-async def test_a_run_with_a_flipped_byte_is_not_driven_and_says_why(file: Path, what: str) -> None:
-    flip(file, in_entry(file, "talk") if what == "an entry" else "my name is Eun-ji")
+async def test_a_run_with_a_flipped_bit_is_not_driven_and_says_why(file: Path, what: str, bit: int) -> None:
+    flip(file, in_entry(file, "talk") if what == "an entry" else "my name is Eun-ji", bit)
     assert sound(file), "SQLite itself sees nothing wrong"
     agent, plan = talk(), FaultPlan()
     async with Runtime(FaultyStore(SqliteStore(file), plan), agents=[agent]) as rt:
@@ -107,6 +108,16 @@ def in_entry(file: Path, agent: str) -> str:
     with closing(apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
         rows = connection.execute("SELECT body FROM entries JOIN runs ON runs.id = run WHERE agent = ?", (agent,))
         return str(rows.get)
+
+
+async def test_a_message_that_became_another_kind_of_value_is_damaged_too(file: Path) -> None:
+    """One bit in the head of a row makes a text of bytes."""
+    with closing(apsw.Connection(str(file))) as connection:
+        connection.execute("UPDATE messages SET body = CAST(body AS TEXT)")
+    async with Runtime(SqliteStore(file), agents=[talk()]) as rt:
+        with pytest.raises(StoreCorrupt, match="does not match its checksum"):
+            await (await rt.find_run("queued")).result()
+    assert any("does not match its checksum" in problem for problem in check(file))
 
 
 async def test_an_approval_moves_nothing_when_the_call_it_is_about_was_damaged(file: Path) -> None:
@@ -141,8 +152,9 @@ async def test_a_damaged_message_of_the_history_stops_the_next_turn_of_its_sessi
         assert (await rt.run("talk", "hello", session="another")).text == "you never told me"
 
 
-async def test_a_damaged_entry_is_not_shown_as_an_event(file: Path) -> None:
-    flip(file, in_entry(file, "talk"))
+@pytest.mark.parametrize("bit", [0, 7])
+async def test_a_damaged_entry_is_not_shown_as_an_event(file: Path, bit: int) -> None:
+    flip(file, in_entry(file, "talk"), bit)
     async with Runtime(SqliteStore(file), agents=[]) as rt:
         run = await rt.find_run("queued")
         with pytest.raises(StoreCorrupt):

@@ -36,6 +36,11 @@ PathLike: TypeAlias = str | os.PathLike[str]
 FILE = "ondol.db"  # the store inside a backup's folder
 GENERATION = "generation"  # in the store's meta table: how many times it was restored
 _RESTORE = "restore a backup (ondol db restore)"
+# A flipped bit may make a text that is none, or bytes of a text.
+_ENTRIES = """
+    SELECT n, seq, fence, at, v, CAST(body AS BLOB), sum FROM entries WHERE tenant = ? AND run = ? ORDER BY seq"""
+_MESSAGES = """
+    SELECT ordinal, iif(typeof(body) = 'blob', body, x''), sum FROM messages WHERE tenant = ? AND run = ?"""
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -73,6 +78,8 @@ def _check(path: Path, alone: bool) -> list[str]:
                 problems += _blob_problems(connection, path)
     except apsw.Error as error:
         problems.append(str(sqlite._translated(error, path)))
+    except UnicodeDecodeError as error:
+        problems.append(f"{path} holds a text that is not valid ({error}): {_RESTORE}")
     except StoreError as error:
         problems.append(str(error))
     return problems
@@ -98,15 +105,21 @@ def _problems(connection: apsw.Connection, path: Path) -> Iterator[str]:
     for table, _, parent, _ in connection.execute("PRAGMA foreign_key_check"):
         yield f"{path}: a row of {table} belongs to a row of {parent} that is not there: {_RESTORE}"
     for digest, body in _rows(connection, "SELECT digest, body FROM definitions"):
-        if not _is_whole(digest, body):
+        if not _is_whole(body, digest):
             yield f"definition {digest} does not match its digest: {_RESTORE}"
+    # An ask whose session was deleted has no arguments any more, and one about a run never had.
+    for ask, arguments, digest in _rows(
+        connection, "SELECT id, arguments, hash FROM asks WHERE hash <> '' AND arguments <> '{}'"
+    ):
+        if not _is_whole(arguments, digest):
+            yield f"ask {ask}: its arguments do not match their hash: {_RESTORE}"
     for row in _rows(connection, f"SELECT {columns(RunRow)} FROM runs"):
         yield from _run_problems(connection, RunRow(*row))
 
 
-def _is_whole(digest: str, definition: str) -> bool:
+def _is_whole(stored: str, digest: str) -> bool:
     try:
-        return values.digest(values.loads(definition)) == digest
+        return values.digest(values.loads(stored)) == digest
     except ValueError:
         return False
 
@@ -127,9 +140,7 @@ def _run_problems(connection: apsw.Connection, run: RunRow) -> Iterator[str]:
     """Checksums and sequence of its entries and messages, and whether journal and rows say the same."""
     key = (run.tenant, run.id)
     ordinals = set()
-    for ordinal, body, total in _rows(
-        connection, "SELECT ordinal, body, sum FROM messages WHERE tenant = ? AND run = ?", key
-    ):
+    for ordinal, body, total in _rows(connection, _MESSAGES, key):
         ordinals.add(ordinal)
         try:
             transactions.checked_body(run.id, ordinal, body, total)
@@ -138,16 +149,13 @@ def _run_problems(connection: apsw.Connection, run: RunRow) -> Iterator[str]:
 
     batches: list[journal.Batch] = []
     following, whole = 1, True
-    for n, *stored in _rows(
-        connection, "SELECT n, seq, fence, at, v, body, sum FROM entries WHERE tenant = ? AND run = ? ORDER BY seq", key
-    ):
-        seq = stored[0]
+    for n, seq, fence, at, v, body, total in _rows(connection, _ENTRIES, key):
         if seq != following:
             whole = False
             yield f"run {run.id}: entry {following} is followed by {seq}: {_RESTORE}"
         following = seq + n
         try:
-            batch = journal.loads(run.id, *stored)
+            batch = journal.loads(run.id, seq, fence, at, v, body.decode(errors="replace"), total)
         except (StoreCorrupt, StoreTooNew) as error:
             whole = False
             yield str(error)

@@ -367,7 +367,7 @@ def _cancelling(times: int) -> Callable[[], object]:
             task.cancel()
             loop.call_soon(cancel, left - 1)
 
-    return functools.partial(loop.call_soon_threadsafe, cancel, times)
+    return lambda: loop.call_soon_threadsafe(cancel, times)
 
 
 # --- transactions, as those of ``ondol.transactions`` -----------------------------------------------------------

@@ -1,0 +1,401 @@
+"""B0 to B13 when somebody cancels (C): what stops, what is listed, who wins."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from kit import results
+from ondol import (
+    Agent,
+    Answer,
+    Context,
+    Delta,
+    ModelOutput,
+    ModelRequest,
+    NotDone,
+    NotFound,
+    RunCancelled,
+    Text,
+    tool,
+)
+from ondol.testing import FaultPlan, barrier, call
+from promise.house import HELLO, House, kinds, notes, rest, states, the_ask
+
+LOOK, REFUND, LETTER = call("look", order="1"), call("refund", order="1"), call("letter", to="kim")
+
+
+async def cancelled_at(house: House, at: str, *answers: Any, **options: Any) -> str:
+    """Cancel operation ``op`` while it stands at that point, then let it go on. Returns the run's id."""
+    agent, place = house.agent(*(answers or ([LOOK, REFUND, LETTER], "done")), **options), barrier()
+    async with house.life(agent, plan=FaultPlan().at(at, fault=place)) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        await place.reached.wait()
+        asked = await run.cancel(by="kim", reason="enough")
+        assert asked.cancelling
+        place.go_on.set()
+        assert await rest(run) == "cancelled"
+        assert run.error == {"code": "cancelled", "message": "enough", "by": "kim"}
+        with pytest.raises(RunCancelled):
+            await run.result()
+        assert not [m for m in await (await life.rt.get_session("s")).messages()]
+    return str(run.id)
+
+
+# --- before and at the model ------------------------------------------------------------------------------------
+
+
+async def test_b00_c_a_client_that_goes_away_before_t0_leaves_nothing(house: House) -> None:
+    agent, arriving = house.agent("done"), barrier()
+    async with house.life(agent, plan=FaultPlan().at("accept.before", fault=arriving)) as life:
+        client = asyncio.create_task(life.rt.start(agent, "go", session="s", operation_id="op"))
+        await arriving.reached.wait()
+        client.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await client
+        with pytest.raises(NotFound):
+            await life.rt.find_run("op")
+    assert not house.asked()
+
+
+async def test_b03_c_a_queued_run_is_cancelled_at_once_and_its_session_goes_on(house: House) -> None:
+    agent, in_model = house.agent("done"), barrier()
+    async with house.life(agent, plan=FaultPlan().at("model.before", fault=in_model)) as life:
+        first = await life.rt.start(agent, HELLO, session="s", operation_id="first")
+        await in_model.reached.wait()
+        queued = await life.rt.start(agent, "go", session="s", operation_id="op")
+        last = await life.rt.start(agent, HELLO, session="s", operation_id="last")
+        assert (await queued.cancel(by="kim")).status == "cancelled"
+        assert await rest(queued) == "cancelled"
+        in_model.go_on.set()
+        assert await rest(first) == await rest(last) == "completed"
+        assert not await queued.effects()
+        assert await kinds(queued) == ["run.accepted", "run.cancelled"]
+        assert (await life.rt.get_session("s")).revision == 2
+    assert not house.asked(queued)
+
+
+@pytest.mark.parametrize("at", ["claim.after", "note_down.before"])
+async def test_b03_c_a_claimed_run_is_cancelled_before_the_model_is_asked(house: House, at: str) -> None:
+    run_id = await cancelled_at(house, at)
+    assert not house.written().effects_of(run_id)
+    assert house.count() == 0
+    assert not house.asked(run_id)
+
+
+class Endless:
+    """A model that begins to speak and never ends. ``closed`` is set when its request is given up."""
+
+    name = "endless"
+
+    def __init__(self) -> None:
+        self.speaking, self.closed = asyncio.Event(), asyncio.Event()
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelOutput]:
+        try:
+            yield Delta("I think ")
+            yield Delta("that")
+            self.speaking.set()
+            await asyncio.get_running_loop().create_future()
+            yield Answer(parts=(Text("never"),))
+        finally:
+            self.closed.set()
+
+
+async def test_b04_c_the_request_in_flight_is_aborted_and_what_it_said_is_no_part_of_the_session(house: House) -> None:
+    model = Endless()
+    agent = Agent("a", model=model)
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        await model.speaking.wait()
+        await run.cancel(by="kim")
+        assert await rest(run) == "cancelled"
+        assert model.closed.is_set()
+        partial = [e.data["message"] async for e in run.events() if e.type == "step.failed"]
+        assert partial == ["I think that"]  # a diagnostic, kept beside the run
+        assert not await (await life.rt.get_session("s")).messages()
+        assert [m.text for m in await run.messages()] == ["go"]
+    house.checked = False  # the house did not see the request
+
+
+@pytest.mark.parametrize("at", ["model.before", "model.delta", "model.after"])
+async def test_b04_c_a_cancel_while_the_model_answers_makes_none_of_its_calls(house: House, at: str) -> None:
+    run_id = await cancelled_at(house, at, ["I will write", LETTER], "done")
+    assert not house.written().effects_of(run_id)
+    assert house.count() == 0
+    assert len(house.asked(run_id)) == 1
+
+
+async def test_b05_c_an_answer_in_hand_is_not_recorded(house: House) -> None:
+    run_id = await cancelled_at(house, "answer.before")
+    store = house.written()
+    assert not store.effects_of(run_id)
+    assert store.state(run_id).step == 0
+    assert house.count() == 0
+
+
+# --- effects ----------------------------------------------------------------------------------------------------
+
+
+async def test_b06_c_planned_effects_are_abandoned(house: House) -> None:
+    run_id = await cancelled_at(house, "answer.after")
+    assert {e.state for e in house.written().effects_of(run_id)} == {"abandoned"}
+    assert house.count() == 0
+
+
+async def test_b07_c_a_write_that_is_about_to_start_does_not(house: House) -> None:
+    run_id = await cancelled_at(house, "started.before", [LETTER], "done")
+    assert [(e.state, e.attempt) for e in house.written().effects_of(run_id)] == [("abandoned", 0)]
+    assert house.count() == 0
+
+
+async def test_b07_c_asks_of_planned_effects_are_closed(house: House) -> None:
+    run_id = await cancelled_at(house, "answer.after", [call("wire", to="kim"), LOOK], "done")
+    store = house.written()
+    assert [a.state for a in store.asks] == ["closed"]
+    assert [e.state for e in store.effects_of(run_id)] == ["abandoned", "abandoned"]
+
+
+async def in_flight(house: House, function: Callable[..., Any], effect: Any = "once") -> tuple[str, str | None]:
+    """Cancel while the tool ``act`` is in flight. Returns its state, and the kind of its ask if there is one."""
+    act = tool(effect=effect, name="act")(function)
+    agent = house.agent([call("act")], "done", tools=[act])
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        await house.in_tool.wait()
+        await run.cancel(by="kim")
+        assert await rest(run) == "cancelled"
+        (found,) = await run.effects()
+        asks = [a.kind for a in await run.asks()]
+        return found.state, asks[0] if asks else None
+
+
+async def test_b08_c_a_read_in_flight_has_failed_as_cancelled(house: House) -> None:
+    async def act(ctx: Context[House]) -> str:
+        house.in_tool.set()
+        await asyncio.get_running_loop().create_future()
+        return "never"
+
+    assert await in_flight(house, act, effect="read") == ("failed", None)
+    (effect,) = house.written().effects
+    assert effect.reason == "cancelled"
+
+
+@pytest.mark.parametrize("effect", ["idempotent", "once"])
+async def test_b08_c_a_write_that_ends_without_saying_how_is_unknown(house: House, effect: Any) -> None:
+    async def act(ctx: Context[House]) -> str:
+        await ctx.deps.act(ctx, "act")
+        house.in_tool.set()
+        await asyncio.get_running_loop().create_future()
+        return "never"
+
+    assert await in_flight(house, act, effect=effect) == ("unknown", "unknown_effect")
+    assert house.count("act") == 1
+
+
+async def test_b08_c_a_write_that_says_in_time_how_it_ended_has_that_outcome(house: House) -> None:
+    async def act(ctx: Context[House]) -> str:
+        await ctx.deps.act(ctx, "act")
+        house.in_tool.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            return "done all the same"
+        return "never"
+
+    assert await in_flight(house, act) == ("succeeded", None)
+    assert house.count("act") == 1
+
+
+async def test_b08_c_a_write_that_says_that_nothing_happened_has_failed(house: House) -> None:
+    async def act(ctx: Context[House]) -> str:
+        house.in_tool.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            raise NotDone("not yet sent") from None
+        return "never"
+
+    assert await in_flight(house, act) == ("failed", None)
+
+
+async def test_b08_c_a_function_in_a_thread_sees_that_it_was_asked_to_stop(house: House) -> None:
+    loop, seen = asyncio.get_running_loop(), threading.Event()
+
+    def act(ctx: Context[House]) -> str:
+        loop.call_soon_threadsafe(house.in_tool.set)
+        ctx.cancelled.wait(10)
+        if ctx.cancelled:
+            seen.set()
+        ctx.deps.happened(ctx.idempotency_key, "act")
+        return "stopped early"
+
+    assert await in_flight(house, act) == ("succeeded", None)
+    assert seen.is_set()
+
+
+async def test_b08_c_after_ten_seconds_nobody_waits_and_the_late_outcome_is_kept_as_evidence(house: House) -> None:
+    loop, go_on = asyncio.get_running_loop(), threading.Event()
+
+    def act(ctx: Context[House]) -> str:
+        loop.call_soon_threadsafe(house.in_tool.set)
+        go_on.wait(30)
+        ctx.deps.happened(ctx.idempotency_key, "act")
+        return "receipt 4711"
+
+    agent = house.agent([call("act")], "done", tools=[act])
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        await house.in_tool.wait()
+        await run.cancel(by="kim")
+        async for event in run.events():
+            if event.type == "run.cancelling":
+                break
+        await house.clock.wait_for_timers()
+        house.clock.advance(seconds=10)
+        assert await rest(run) == "cancelled"
+        (effect,) = await run.effects()
+        assert (effect.state, effect.evidence) == ("unknown", None)
+        go_on.set()
+        while (await run.effects())[0].evidence is None:
+            pass
+        (effect,) = await run.effects()
+        assert effect.state == "unknown"  # it advances nothing
+        assert "receipt 4711" in (effect.evidence or "")
+
+
+async def test_b09_c_what_was_done_stays_listed_and_the_rest_is_abandoned(house: House) -> None:
+    agent = house.agent([LOOK, REFUND], [LETTER], "done")
+    before_letter = barrier()
+    async with house.life(agent, plan=FaultPlan().at("started.before", nth=2, fault=before_letter)) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        await before_letter.reached.wait()
+        await run.cancel(by="kim")
+        before_letter.go_on.set()
+        assert await rest(run) == "cancelled"
+        assert await states(run) == [("look", "succeeded", 0), ("refund", "succeeded", 1), ("letter", "abandoned", 0)]
+    assert house.count("refund") == 1
+    assert house.count("letter") == 0
+
+
+# --- people, and the commit -------------------------------------------------------------------------------------
+
+
+async def test_b10_c_a_waiting_run_is_cancelled_at_once_and_its_session_goes_on(house: House) -> None:
+    agent = house.agent([call("wire", to="kim")], "done")
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert await rest(run) == "waiting"
+        behind = await life.rt.start(agent, HELLO, session="s", operation_id="behind")
+        assert (await run.cancel(by="kim")).status == "cancelled"
+        assert await rest(behind) == "completed"
+        assert await states(run) == [("wire", "abandoned", 0)]
+    assert house.count() == 0
+
+
+async def test_b10_c_a_cancel_that_comes_as_the_run_suspends_wins(house: House) -> None:
+    run_id = await cancelled_at(house, "suspend.before", [call("wire", to="kim")], "done")
+    assert [e.state for e in house.written().effects_of(run_id)] == ["abandoned"]
+    assert house.written().sessions["default", "s"].revision == 0
+
+
+async def test_b11_c_a_decided_run_that_is_queued_again_can_still_be_cancelled(house: House) -> None:
+    agent, claiming = house.agent([call("wire", to="kim")], "done"), barrier()
+    async with house.life(agent, plan=FaultPlan().at("claim.before", nth=2, fault=claiming)) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert await rest(run) == "waiting"
+        await (await the_ask(run)).approve(by="lee")
+        await claiming.reached.wait()
+        assert (await run.cancel(by="kim")).status == "cancelled"
+        claiming.go_on.set()
+        assert await rest(run) == "cancelled"
+        assert await states(run) == [("wire", "abandoned", 0)]
+    assert house.count() == 0
+
+
+async def test_b12_c_a_cancel_that_was_accepted_before_t8_wins(house: House) -> None:
+    run_id = await cancelled_at(house, "commit.before", [LETTER], "done")
+    store = house.written()
+    assert store.runs[run_id].reply is None
+    assert [e.state for e in store.effects_of(run_id)] == ["succeeded"]
+    assert house.count("letter") == 1
+
+
+@pytest.mark.parametrize("at", ["commit.after", "rest"])
+async def test_b12_b13_c_after_t8_a_cancel_changes_nothing(house: House, at: str) -> None:
+    agent, committed = house.agent("done"), barrier()
+    async with house.life(agent, plan=FaultPlan().at("commit.after", fault=committed)) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        await committed.reached.wait()
+        if at == "rest":
+            committed.go_on.set()
+            await run.result()
+        before = house.written()
+        assert (await run.cancel(by="kim")).status == "completed"
+        assert house.written() == before
+        committed.go_on.set()
+        result = await run.result()
+        again = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert (await again.result()).body == result.body
+        assert not await life.rt.audit()  # nothing was done
+
+
+async def test_b02_c_a_cancel_whose_reply_was_lost_stops_the_run_all_the_same(house: House) -> None:
+    agent, in_letter, replying, plan = house.agent([LETTER], "done"), barrier(), barrier(), FaultPlan()
+    async with house.life(agent, plan=plan.at("letter.after", fault=in_letter).at("cancel.after", fault=replying)) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        await in_letter.reached.wait()
+        person = asyncio.create_task(run.cancel(by="kim"))
+        await replying.reached.wait()
+        person.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await person
+        assert await rest(run) == "cancelled"
+
+
+async def test_a_cancel_is_idempotent_and_recorded_once(house: House) -> None:
+    agent, in_letter = house.agent([LETTER], "done"), barrier()
+    async with house.life(agent, door="console", plan=FaultPlan().at("letter.after", fault=in_letter)) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        await in_letter.reached.wait()
+        await asyncio.gather(run.cancel(by="kim", reason="enough"), life.rt.cancel(run, by="lee"))
+        in_letter.go_on.set()
+        assert await rest(run) == "cancelled"
+        await run.cancel(by="park")
+        (act,) = await life.rt.audit()
+        assert (act.act, act.subject, act.door) == ("run.cancel", run.id, "console")
+        assert act.by == (run.error or {})["by"]
+
+
+async def test_a_cancel_survives_the_process_that_accepted_it(house: House) -> None:
+    agent, in_letter = house.agent([LETTER], "done"), barrier()
+    async with house.life(agent, plan=FaultPlan().at("letter.after", fault=in_letter)) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        await in_letter.reached.wait()
+        assert (await run.cancel(by="kim", reason="enough")).cancelling
+        life.die()
+    async with house.life(agent) as life:
+        run = await life.rt.get_run(run.id)
+        assert await rest(run) == "cancelled"
+        assert run.error == {"code": "cancelled", "message": "enough", "by": "kim"}
+        assert await states(run) == [("letter", "unknown", 1)]
+    assert house.count("letter") == 1
+    assert len(house.asked(run.id)) == 1
+
+
+async def test_p6_a_cancelled_run_changes_no_content_and_the_next_turn_is_told_of_its_effects(house: House) -> None:
+    run_id = await cancelled_at(house, "letter.after", [LOOK, LETTER], "done")
+    async with house.life(house.agent([LOOK, LETTER], "done")) as life:
+        await life.rt.run("a", HELLO, session="s", operation_id="next")
+        said = [m.message.text for m in await (await life.rt.get_session("s")).messages()]
+        assert said[-2:] == [HELLO, "hello to you"]
+        (request,) = house.asked((await life.rt.find_run("next")).id)
+        (note,) = notes(request)
+        assert "letter" in note
+        assert "look" not in note  # a read happened to nobody
+        assert not results(request.messages)  # told, never sent as calls
+    assert house.written().runs[run_id].base is None
