@@ -95,6 +95,8 @@ class Hold:
 
 
 Verdict: TypeAlias = Run | Check | OutcomeUnknown | Failed | Hold
+#: Verdicts that only have to be written down.
+Known = OutcomeUnknown | Failed
 
 
 def verdict(effect: Effect, rules: Rules | None, *, sibling_unknown: bool, now: int) -> Verdict:

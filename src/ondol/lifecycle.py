@@ -38,6 +38,13 @@ class CallModel:
 
 
 @dataclass(frozen=True, slots=True)
+class Settle:
+    """Write these down before anything new begins: a sibling's unknown outcome decides what may start."""
+
+    work: tuple[tuple[int, effects.Verdict], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Advance:
     """Work on these calls, each by its verdict. They do not wait for each other."""
 
@@ -69,7 +76,7 @@ class End:
     retryable: bool = False
 
 
-Action: TypeAlias = BuildContext | CallModel | Advance | Wait | Suspend | Commit | End
+Action: TypeAlias = BuildContext | CallModel | Settle | Advance | Wait | Suspend | Commit | End
 
 
 def next_action(
@@ -101,17 +108,16 @@ def next_action(
 
 
 def _advance(state: State, tools: Mapping[str, effects.Rules], busy: Set[int], now: int) -> Action:
-    idle = [e for e in state.open_effects if e.ordinal not in busy]
-
-    def verdicts(sibling_unknown: bool) -> list[tuple[int, effects.Verdict]]:
-        said = [
-            (e.ordinal, effects.verdict(e, tools.get(e.tool), sibling_unknown=sibling_unknown, now=now)) for e in idle
-        ]
-        return [(ordinal, v) for ordinal, v in said if not isinstance(v, effects.Hold)]
-
-    work = verdicts(any(e.state == "unknown" for e in state.open_effects))
-    if any(isinstance(v, effects.OutcomeUnknown) for _, v in work):
-        work = verdicts(True)  # a call that nobody can look up is as good as unknown: only its entry is missing
+    sibling_unknown = any(e.state == "unknown" for e in state.open_effects)
+    work: list[tuple[int, effects.Verdict]] = []
+    for effect in state.open_effects:
+        if effect.ordinal not in busy:
+            verdict = effects.verdict(effect, tools.get(effect.tool), sibling_unknown=sibling_unknown, now=now)
+            if not isinstance(verdict, effects.Hold):
+                work.append((effect.ordinal, verdict))
+    known = tuple(w for w in work if isinstance(w[1], effects.Known))
+    if known:
+        return Settle(known)
     if work:
         return Advance(tuple(work))
     return Wait() if busy else Suspend()

@@ -158,6 +158,9 @@ class Drive:
                     await self._build_context()
                 case lifecycle.CallModel(after=after):
                     await self._ask_model(after)
+                case lifecycle.Settle(work=work):
+                    for call, verdict in work:
+                        await self._advance(call, verdict)
                 case lifecycle.Advance(work=((call, verdict),)) if len(self.state.open_effects) == 1:
                     await self._advance(call, verdict)
                 case lifecycle.Advance(work=work):
@@ -362,9 +365,9 @@ class Drive:
                     self._publish(events.DELTA, {"step": request.step + 1, "kind": output.kind, "text": output.text})
                 else:
                     answer = output
-        except ModelError:
+        except (ModelError, asyncio.CancelledError, GeneratorExit):
             raise
-        except Exception as error:
+        except BaseException as error:  # an exit-type exception must not leave the task: it would end the event loop
             raise ModelError("rejected", f"the model raised {type(error).__name__}: {error}") from error
         finally:
             close = getattr(stream, "aclose", None)
@@ -588,12 +591,15 @@ class Drive:
             parsed = self._parse(effect, tool)
         except InvalidInput as error:
             return effects.OutcomeUnknown(str(error))
-        attempt = InFlight.of_coroutine(tool.ask_check(ctx, parsed))
-        ending = await attempt.wait(self.clock, tool.timeout.total_seconds(), self.token)
+        if tool.check_is_async:
+            looking = InFlight.of_coroutine(tool.check_awaited(ctx, parsed))
+        else:
+            looking = InFlight.of_function(lambda: tool.check_called(ctx, parsed), f"ondol-check-{tool.name}")
+        ending = await looking.wait(self.clock, tool.timeout.total_seconds(), self.token)
         if ending != "done":
-            attempt.future.cancel()
+            looking.future.cancel()
             return None if ending == "cancelled" else effects.OutcomeUnknown("check did not answer in time")
-        match attempt.future.result():
+        match looking.future.result():
             case Happened(result=result):
                 await self._succeeded(effect, ctx, result, "check")
                 return None

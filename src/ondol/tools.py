@@ -247,22 +247,37 @@ class Tool(Generic[P, R]):
         try:
             taken = _taken_by(self.approve, arguments)
             asks = _call(self.approve, _context_parameter(self.approve), context(), taken)
-        except Exception as error:
+        except BaseException as error:  # an exit-type exception too: it would end the event loop
             return f"its approve predicate raised {type(error).__name__}"
         return "its approve predicate says so" if asks else None
 
-    async def ask_check(self, context: Context[Any], arguments: Mapping[str, Any]) -> CheckAnswer:
+    @functools.cached_property
+    def check_is_async(self) -> bool:
+        return inspect.iscoroutinefunction(inspect.unwrap(self.check)) if self.check else False
+
+    async def check_awaited(self, context: Context[Any], arguments: Mapping[str, Any]) -> CheckAnswer:
         """What the operator's ``check`` knows about an attempt whose outcome was lost. It never raises."""
-        assert self.check is not None
         try:
-            known = _call(self.check, _context_parameter(self.check), context, _taken_by(self.check, arguments))
-            if inspect.isawaitable(known):
-                known = await known
-        except Exception as error:
+            return _checked(await self._call_check(context, arguments))
+        except BaseException as error:  # an exit-type exception too: it would end the event loop
             return CannotTell(f"check raised {type(error).__name__}: {error}")
-        if isinstance(known, Happened | NotHappened | CannotTell):
-            return known
-        return CannotTell(f"check answered {type(known).__name__}, not Happened, NotHappened or CannotTell")
+
+    def check_called(self, context: Context[Any], arguments: Mapping[str, Any]) -> CheckAnswer:
+        """The same for a ``check`` that is not async; it may block."""
+        try:
+            return _checked(self._call_check(context, arguments))
+        except BaseException as error:
+            return CannotTell(f"check raised {type(error).__name__}: {error}")
+
+    def _call_check(self, context: Context[Any], arguments: Mapping[str, Any]) -> Any:
+        assert self.check is not None
+        return _call(self.check, _context_parameter(self.check), context, _taken_by(self.check, arguments))
+
+
+def _checked(known: Any) -> CheckAnswer:
+    if isinstance(known, Happened | NotHappened | CannotTell):
+        return known
+    return CannotTell(f"check answered {type(known).__name__}, not Happened, NotHappened or CannotTell")
 
 
 @overload

@@ -311,7 +311,7 @@ def checked_body(run: str, ordinal: int, stored: bytes, stored_sum: int) -> str:
     """The body of a stored message. Raises StoreCorrupt if it is not what was written."""
     try:
         body = messages.unpack(stored)
-    except ValueError:
+    except (ValueError, TypeError, AttributeError):  # damaged: it may not even be bytes any more
         body = ""
     journal.check_message(run, ordinal, body, stored_sum)
     return body

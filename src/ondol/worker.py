@@ -142,8 +142,10 @@ class EmbeddedEngine:
             raise
         except StoreError as error:
             await self._store_failed(tenant, run, error)
-        except Exception:
+        except Exception as error:
             log.exception("run %s stopped by an error of the runtime itself", run)
+            if run not in self._drives:  # it could not even be claimed
+                self.refused[run] = OndolError(f"run {run} cannot be driven: {type(error).__name__}: {error}")
             await self._count_as_death(tenant, run)
         else:
             self._after(drive)

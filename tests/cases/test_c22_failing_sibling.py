@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from kit import Conversation, Outside, WatchedClock, holds_in_all_cases, results, until, waits
+from kit import Conversation, Outside, WatchedClock, app, holds_in_all_cases, results, serve, until, waits
 
 from ondol import Agent, CannotTell, Context, NotDone, Runtime, Tool, tool
 from ondol.messages import ToolCall
@@ -194,11 +194,14 @@ async def test_c22_a_write_that_raises_waits_for_a_word_with_the_others_finished
         assert len(results(request.messages)) == (3 if word == "happened" else 0)
 
 
-@pytest.mark.parametrize("error", [ValueError, SystemExit, Strange])
-async def test_c22_what_decides_about_a_call_may_raise_too(
-    db: str, downstream: Downstream, error: type[BaseException]
-) -> None:
-    """A predicate that raises means ask; a check that raises cannot tell. Neither takes the others with it."""
+# --- what decides about a call ----------------------------------------------------------------------------------
+
+ERRORS: dict[str, type[BaseException]] = {e.__name__: e for e in (ValueError, SystemExit, KeyboardInterrupt, Strange)}
+
+
+def breaking(name: str) -> Agent:
+    """Its predicate and its check raise."""
+    error = ERRORS[name]
 
     def predicate() -> bool:
         raise error("the predicate broke")
@@ -209,9 +212,14 @@ async def test_c22_what_decides_about_a_call_may_raise_too(
     async def boom() -> str:
         raise ValueError("did it?")
 
-    agent = crew(tool(approve=predicate, check=check)(boom))
-    async with Runtime(db, agents=[agent], deps=Outside(downstream.url)) as rt:
-        run = await rt.start(agent, "go", session="s", operation_id="m1")
+    return Agent(name, model=crew(None).model, tools=[ok1, tool(approve=predicate, check=check)(boom), ok2])
+
+
+@pytest.mark.parametrize("error", ERRORS)
+async def test_c22_what_decides_about_a_call_may_raise_too(db: str, downstream: Downstream, error: str) -> None:
+    """A predicate that raises means ask; a check that raises cannot tell. Neither takes others with it."""
+    async with app(__file__, db, downstream) as child, Runtime(db) as rt:
+        run = await rt.get_run(await child.do("start", agent=error, input="go", session="s", operation_id="m1"))
         (approval,) = await waits(run)
         assert approval.kind == "approval"
         assert sorted(line.tool for line in await downstream.effects()) == ["ok1", "ok2"]
@@ -220,5 +228,14 @@ async def test_c22_what_decides_about_a_call_may_raise_too(
         assert unknown.kind == "unknown_effect"
         await unknown.happened("it is there", by="kim")
         assert (await run.result()).text == "saw what happened"
-        assert told(agent)[1] == ("boom", "it is there", False)
+        assert [(r.name, r.response, r.error) for r in results(await run.messages())] == [
+            ("ok1", "first is done", False), ("boom", "it is there", False), ("ok2", "second is done", False),
+        ]  # fmt: skip
+        await child.kill()
+    agent = breaking(error)
+    async with Runtime(db, agents=[agent]) as rt:
         await holds_in_all_cases(rt, db, agent, "s", downstream)
+
+
+if __name__ == "__main__":
+    serve([breaking(name) for name in ERRORS])

@@ -29,11 +29,11 @@ async def take_over(house: House, run_id: str) -> Claimed:
     other, now = SqliteStore(house.file), to_micros(house.clock.now())
     await other.open(lambda: None)
     try:
-        row = await other.read(transactions.get_run, "default", run_id)
-        await other.write(transactions.recover, "default", run_id, row.fence, now)
+        fence = house.written().runs[run_id].fence
+        await other.write(transactions.recover, "default", run_id, fence, now)
         claimed = await other.write(transactions.claim, "default", run_id, "another process", now)
         assert claimed is not None
-        assert claimed.claim.fence > row.fence
+        assert claimed.claim.fence > fence
         return claimed
     finally:
         await other.close()

@@ -9,7 +9,7 @@ import pytest
 from ondol import events, journal, lifecycle
 from ondol.effects import Rules, Run
 from ondol.events import ContextBuilt, EffectPlanned, EffectStarted, EffectSucceeded, EffectUnknown, ModelCompleted
-from ondol.lifecycle import Advance, BuildContext, CallModel, Commit, End, Suspend, Wait
+from ondol.lifecycle import Advance, BuildContext, CallModel, Commit, End, Settle, Suspend, Wait
 
 RULES = {"read": Rules(), "once": Rules(), "idem": Rules(key_ttl=timedelta(hours=1))}
 BUILT = ContextBuilt(step=1, hash="h", clock=1, definition="d")
@@ -59,6 +59,14 @@ def test_a_run_with_an_unknown_effect_suspends_and_holds_planned_once_siblings()
     entries += [EffectStarted(call=0, attempt=1, deadline=5), EffectUnknown(call=0, ask="u")]
     assert action(state(*entries)) == Advance(((2, Run()),))
     assert action(state(*entries, EffectSucceeded(call=2))) == Suspend()
+
+
+def test_a_lost_call_is_written_down_before_a_planned_sibling_may_start():
+    entries = [BUILT, ModelCompleted(step=1, message=2), planned(0, "once"), planned(1, "once")]
+    entries.append(EffectStarted(call=0, attempt=1, deadline=5))
+    first = action(state(*entries))
+    assert isinstance(first, Settle)
+    assert [call for call, _ in first.work] == [0]
 
 
 def test_a_cancel_comes_before_everything_once_nothing_is_in_flight():

@@ -106,6 +106,7 @@ def test_models_read_plain_values_without_tags():
     assert json.loads(shown) == {"at": "2026-01-02", "n": "1.50", "ids": [3]}
     assert values.plain_text("as it is") == "as it is"
 
+
 json_like = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
     | st.decimals(allow_nan=False)    | st.datetimes(timezones=st.just(UTC)) | st.uuids(),

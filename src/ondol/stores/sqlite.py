@@ -29,7 +29,7 @@ import apsw
 from ondol import queries
 from ondol.errors import NotFound, OndolError, StoreBusy, StoreCorrupt, StoreError, StoreFull, StoreTooNew
 from ondol.stores.migrations import migrations
-from ondol.transactions import STATEMENTS, Tx
+from ondol.transactions import STATEMENTS, Row, Statement, Tx
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -401,13 +401,21 @@ def _data_version(connection: apsw.Connection) -> int:
 def _run(connection: apsw.Connection, make: Callable[[], Tx[T]]) -> T:
     """Drive one transaction function over the connection."""
     tx = make()
-    execute = connection.execute
     try:
         batch = next(tx)
         while True:
-            batch = tx.send([execute(STATEMENTS[name], params).fetchall() for name, params in batch])
+            batch = tx.send(_rows(connection, batch))
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]
+
+
+def _rows(connection: apsw.Connection, batch: list[Statement]) -> list[list[Row]]:
+    execute = connection.execute
+    try:
+        return [execute(STATEMENTS[name], params).fetchall() for name, params in batch]
+    except UnicodeDecodeError as error:
+        why = f"{connection.filename} holds a text that is not valid ({error}): restore a backup (ondol db restore)"
+        raise StoreCorrupt(why) from error
 
 
 def _roll_back(connection: apsw.Connection) -> None:
