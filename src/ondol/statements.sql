@@ -208,7 +208,8 @@ WHERE tenant = :tenant AND run = :run AND ordinal = :ordinal AND attempt = :atte
 RETURNING ordinal
 
 -- name: effect.outcome
-UPDATE effects SET state = :state, ended_at = :at, reason = :reason
+UPDATE effects SET state = :state, ended_at = :at, reason = :reason,
+  deadline = CASE WHEN :seen = 1 THEN NULL ELSE deadline END
 WHERE tenant = :tenant AND run = :run AND ordinal = :ordinal
   AND ((state = 'started' AND attempt = :attempt) OR (effect = 'read' AND state IN ('planned', 'approved'))
     OR (:unstarted = 1 AND state IN ('planned', 'approved')))

@@ -460,6 +460,7 @@ def outcome(claim: Claim, user_id: str, at: int, done: Outcome, also: Sequence[e
         ("effect.outcome", {
             "tenant": claim.tenant, "run": claim.run, "ordinal": entry.call, "state": state, "at": at,
             "attempt": done.attempt, "reason": done.reason or None, "unstarted": int(done.unstarted),
+            "seen": int(isinstance(entry, events.EffectUnknown) and entry.seen),
         }),
     ]  # fmt: skip
     seq = _held(held, claim)

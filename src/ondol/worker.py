@@ -47,6 +47,7 @@ class EmbeddedEngine:
         self._pending: dict[str, str] = {}  # run -> tenant, wanting a task
         self._suspects: dict[str, str] = {}  # run -> tenant; driven alone
         self._alone: str | None = None
+        self._signalled: set[str] = set()  # runs with a signal that came while they were being claimed
         self.refused: dict[str, OndolError] = {}  # runs that cannot be read here, and why
         self._draining = False
         self._look = asyncio.Event()
@@ -94,6 +95,8 @@ class EmbeddedEngine:
         """A signal for the run is in the store."""
         if (drive := self._drives.get(run)) is not None:
             drive.signal()
+        elif run in self._tasks:
+            self._signalled.add(run)  # its claim is on the way
 
     def changed(self) -> None:
         """Another process changed the store."""
@@ -132,6 +135,8 @@ class EmbeddedEngine:
                 return
             drive = self.runner.drive(claimed, self.served[claimed.run.agent])
             self._drives[run] = drive
+            if run in self._signalled:
+                drive.signal()
             if self._draining:
                 drive.drain()
             await drive.run()
@@ -186,6 +191,7 @@ class EmbeddedEngine:
     def _forget(self, run: str) -> None:
         self._tasks.pop(run, None)
         self._drives.pop(run, None)
+        self._signalled.discard(run)
         if self._alone == run:
             self._alone = None
 
@@ -239,7 +245,7 @@ class EmbeddedEngine:
         for tenant in await self.store.read(queries.tenants):
             for run, _, agent, deaths in await self.store.read(queries.claimable, tenant, _SCAN_LIMIT):
                 self._want(tenant, run, agent, deaths)
-            if self._drives:
+            if self._tasks:
                 for run, _, _, _, unread in await self.store.read(queries.running, tenant):
                     if unread:
                         self.signal(run)

@@ -14,10 +14,11 @@ import pytest
 
 from crash import invariants
 from crash.lives import Life
-from ondol import transactions
+from ondol import NotDone, transactions
 from ondol.clock import to_micros
 from ondol.stores.sqlite import SqliteStore
-from ondol.testing import FaultPlan, barrier, call
+from ondol.testing import FaultPlan, barrier, call, raise_
+from ondol.testing.faults import Fault
 from ondol.transactions import Claimed
 from promise.house import House, rest, states, the_ask
 
@@ -40,13 +41,16 @@ async def take_over(house: House, run_id: str) -> Claimed:
 
 
 @asynccontextmanager
-async def paused(house: House, at: str, *answers: Any, nth: int = 1) -> AsyncIterator[tuple[Life, str]]:
+async def paused(house: House, at: str, *answers: Any, then: Fault | None = None) -> AsyncIterator[tuple[Life, str]]:
     """A process that stands at that point of operation ``op``, has lost it in the block, and then wakes up.
 
     When the process has come to its end in good order, nothing has changed since.
     """
     agent, place = house.agent(*answers), barrier()
-    async with house.life(agent, plan=FaultPlan().at(at, nth=nth, fault=place)) as life:
+    plan = FaultPlan().at(at, fault=place)
+    if then is not None:
+        plan.at(at, fault=then)
+    async with house.life(agent, plan=plan) as life:
         run = await life.rt.start(agent, "go", session="s", operation_id="op")
         await place.reached.wait()
         await take_over(house, run.id)
@@ -153,9 +157,10 @@ async def test_b08_z_a_late_outcome_is_kept_as_evidence_beside_the_effect_and_ad
 
 
 async def test_b08_z_a_failure_that_comes_too_late_is_evidence_too(house: House) -> None:
-    async with paused(house, "outcome.before", [call("letter", to="kim")], "done") as (_, run_id):
+    refused = raise_(NotDone("no such person"))
+    async with paused(house, "letter.before", [LETTER], "done", then=refused) as (_, run_id):
         pass
-    assert "letter done" in (house.written().effects[0].evidence or "")
+    assert "no such person" in (house.written().effects[0].evidence or "")
     assert await goes_on(house, run_id, [LETTER], "done") == [("letter", "succeeded", 1)]
 
 

@@ -458,6 +458,27 @@ async def test_a_lost_blob_does_not_stand_in_the_way_of_a_backup_and_is_told(
     assert blob.name in problem
 
 
+async def test_a_name_may_have_signs_that_mean_something_elsewhere(tmp_path: Path) -> None:
+    file, dest = tmp_path / "a 100%?#&'.db", tmp_path / "it's a backup?"
+    async with runtime(file) as rt:
+        await rt.run("talk", "read", attachments=[INVOICE])
+    assert check(file) == []
+    backup(file, dest)
+    restore(dest, tmp_path / "again %41?mode=memory.db")
+    assert check(tmp_path / "again %41?mode=memory.db") == []
+
+
+async def test_a_store_behind_a_link_is_the_same_store(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "link.db").symlink_to(tmp_path / "data" / "ondol.db")
+    async with runtime(tmp_path / "data" / "ondol.db") as rt:
+        await rt.run("talk", "read", attachments=[INVOICE])
+    assert check(tmp_path / "link.db") == []
+    backup(tmp_path / "link.db", tmp_path / "backup")
+    assert check(tmp_path / "backup" / FILE) == []
+    assert only_blob(tmp_path / "backup" / FILE).read_bytes() == INVOICE
+
+
 async def test_what_was_erased_is_not_in_a_backup(file: Path, tmp_path: Path) -> None:
     backup(file, tmp_path / "before")
     assert b"a secret" in (tmp_path / "before" / FILE).read_bytes()

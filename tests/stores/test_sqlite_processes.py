@@ -6,13 +6,15 @@ import asyncio
 import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 
+import apsw
 import pytest
 from faulty_disk import faulty_disk
 
 from ondol import Agent, Runtime
+from ondol.errors import StoreBusy
 from ondol.queries import get_meta
 from ondol.stores.sqlite import SqliteStore
 from ondol.stores.sqlite_admin import check
@@ -174,6 +176,38 @@ async def test_a_process_that_does_not_drive_submits_reads_and_cancels(tmp_path:
         await other.cancel(by="kim")
         async with asyncio.timeout(PATIENCE):
             assert [e.type async for e in other.events()][-1] == "run.cancelled"
+
+
+async def test_a_file_under_two_names_is_one_store(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "link.db").symlink_to(tmp_path / "data" / "ondol.db")
+    store, linked = SqliteStore(tmp_path / "data" / "ondol.db"), SqliteStore(tmp_path / "link.db")
+    await store.open(lambda: None)
+    await linked.open(lambda: None)
+    assert await store.drives()
+    assert not await linked.drives()
+    digest = await store.put_blob("t", b"data")
+    assert await linked.get_blob("t", digest) == b"data"
+    await linked.close()
+    await store.close()
+
+
+async def test_a_group_waits_for_a_lock_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever else holds it: waiting anew for each member would hold up everybody for that many times as long."""
+    timeout = 200  # milliseconds
+    monkeypatch.setattr("ondol.stores.sqlite.BUSY_TIMEOUT", timeout)
+    store, clock = SqliteStore(tmp_path / "ondol.db"), asyncio.get_running_loop().time
+    await store.open(lambda: None)
+    with closing(apsw.Connection(str(tmp_path / "ondol.db"))) as other:
+        other.execute("BEGIN IMMEDIATE")
+        began = clock()
+        writes = (store.write(set_meta, f"k{n}", "written") for n in range(20))
+        results = await asyncio.gather(*writes, return_exceptions=True)
+        waited = clock() - began
+    assert [type(result) for result in results] == [StoreBusy] * 20
+    assert waited < 5 * timeout / 1000, "the first may wait alone, the others came as a group"
+    await asyncio.gather(*(store.write(set_meta, f"k{n}", "written") for n in range(20)))
+    await store.close()
 
 
 # --- what may not be written ------------------------------------------------------------------------------------

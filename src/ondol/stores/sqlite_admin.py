@@ -52,7 +52,7 @@ def check(path: PathLike) -> list[str]:
 
     Reads every page, entry, message and blob, on one snapshot, and changes nothing. Others may go on writing.
     """
-    path = Path(path).absolute()
+    path = Path(path).resolve()
     log_file = Path(f"{path}-wal")
     while True:
         # Nobody has it open: it can be read without giving it a -wal that would stay there.
@@ -234,7 +234,7 @@ def backup(path: PathLike, dest: PathLike) -> Path:
     Raises:
         StoreError: ``dest`` exists, or ``path`` does not. StoreFull, StoreCorrupt, StoreTooNew.
     """
-    path, dest = Path(path).absolute(), Path(dest).absolute()
+    path, dest = Path(path).resolve(), Path(dest).absolute()
     if os.path.lexists(dest):
         raise StoreError(f"{dest} exists: name another folder for the backup")
     with _translated(dest), _staging(dest.with_name(f".{dest.name}.part")) as folder:
@@ -266,7 +266,7 @@ def restore(source: PathLike, path: PathLike) -> None:
         StoreError: something is at ``path``, or ``source`` is no backup. StoreBusy: a live process drives ``path``.
         StoreCorrupt, StoreTooNew: the backup cannot be used. StoreFull.
     """
-    source, path = Path(source).absolute(), Path(path).absolute()
+    source, path = Path(source).resolve(), Path(path).resolve()
     blobs = SqliteStore(path).blobs
     with _translated(path), _driver_lock(path):
         for there in (path, Path(f"{path}-wal"), Path(f"{path}-journal"), blobs):
@@ -309,7 +309,7 @@ def migrate(path: PathLike) -> tuple[int, int]:
     Raises:
         StoreError: there is no store. StoreCorrupt, StoreTooNew: it is left as it is. StoreFull.
     """
-    path = Path(path).absolute()
+    path = Path(path).resolve()
     _refuse_no_store(path)
     with _translated(path):
         with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as before:

@@ -1,0 +1,236 @@
+"""What other runs of the session left behind is told to the next turn until one has committed it (P6, 7.4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kit import results
+from ondol import Run
+from ondol.testing import FaultPlan, barrier, call, error
+from promise.house import HELLO, House, notes, rest, the_ask
+
+LETTER, LOOK, REFUND = call("letter", to="kim"), call("look", order="1"), call("refund", order="1")
+SAID = "write to kim please"
+
+
+async def told(house: House, run: Run) -> list[str]:
+    """The notes in the first request of the run."""
+    return notes(house.asked(run)[0])
+
+
+async def turn(life: Any, house: House, operation: str, said: str = HELLO) -> list[str]:
+    """One more turn. Returns what was new in the notes that it was shown."""
+    run = await life.rt.start("a", said, session="s", operation_id=operation)
+    assert await rest(run) == "completed"
+    before = {m.message.text for m in await (await life.rt.get_session("s")).messages() if m.run != run.id}
+    return [note for note in await told(house, run) if note not in before]
+
+
+async def test_a_failed_run_is_told_once_with_its_request_and_its_writes(house: House) -> None:
+    agent = house.agent([LETTER, LOOK], error("rejected"), said=SAID)
+    async with house.life(agent) as life:
+        assert await rest(await life.rt.start(agent, SAID, session="s", operation_id="op")) == "failed"
+        (note,) = await turn(life, house, "next")
+        assert SAID in note
+        assert "letter" in note
+        assert "kim" in note
+        assert "succeeded" in note
+        assert "look" not in note
+        assert await turn(life, house, "later") == []
+
+
+async def test_a_run_without_writes_is_told_of_as_an_unanswered_request(house: House) -> None:
+    agent = house.agent(error("rejected"), said=SAID)
+    async with house.life(agent) as life:
+        assert await rest(await life.rt.start(agent, SAID, session="s", operation_id="op")) == "failed"
+        (note,) = await turn(life, house, "next")
+        assert SAID in note
+        assert await turn(life, house, "later") == []
+
+
+async def test_the_note_is_part_of_the_session_and_the_failed_run_is_not(house: House) -> None:
+    agent = house.agent([LETTER], error("rejected"), said=SAID)
+    async with house.life(agent) as life:
+        assert await rest(await life.rt.start(agent, SAID, session="s", operation_id="op")) == "failed"
+        (note,) = await turn(life, house, "next")
+        messages = [m.message for m in await (await life.rt.get_session("s")).messages()]
+        assert [m.text for m in messages] == [note, HELLO, "hello to you"]
+        assert [m.origin for m in messages] == ["runtime", None, None]
+        # The turn after sees it as history, and its calls never as calls.
+        await turn(life, house, "later")
+        assert notes(house.requests[-1]) == [note]
+        assert not results(house.requests[-1].messages)
+
+
+async def test_a_completed_run_leaves_no_note(house: House) -> None:
+    agent = house.agent([LETTER], "done", said=SAID)
+    async with house.life(agent) as life:
+        assert await turn(life, house, "op", SAID) == []
+        assert await turn(life, house, "next") == []
+
+
+async def test_a_note_is_shown_again_until_a_turn_commits_it(house: House) -> None:
+    agent = house.agent([LETTER], error("rejected"), said=SAID)
+    house.answers("and this", error("rejected"))
+    async with house.life(agent) as life:
+        assert await rest(await life.rt.start(agent, SAID, session="s", operation_id="op")) == "failed"
+        failing = await life.rt.start(agent, "and this", session="s", operation_id="two")
+        assert await rest(failing) == "failed"
+        (first,) = await told(house, failing)
+        assert "letter" in first
+        (second,) = await turn(life, house, "next")  # the turn that was told did not commit
+        assert "letter" in second
+        assert "and this" in second
+        assert await turn(life, house, "later") == []
+
+
+async def test_a_note_survives_a_crash_of_the_turn_that_was_told(house: House) -> None:
+    agent = house.agent([LETTER], error("rejected"), said=SAID)
+    async with house.life(agent) as life:
+        assert await rest(await life.rt.start(agent, SAID, session="s", operation_id="first")) == "failed"
+    run_id = await house.dies(agent, at="commit.before", said=HELLO)
+    async with house.life(agent) as life:
+        run = await life.rt.get_run(run_id)
+        assert await rest(run) == "completed"
+        (note,) = await told(house, run)
+        said = [m.message.text for m in await (await life.rt.get_session("s")).messages()]
+        assert said == [note, HELLO, "hello to you"]
+        assert await turn(life, house, "later") == []
+
+
+async def test_an_unknown_is_told_as_unknown_and_its_settlement_makes_a_new_note(house: House) -> None:
+    agent = house.agent([LETTER], "done")
+    run_id = await house.dies(agent, at="letter.after")
+    async with house.life(agent) as life:
+        run = await life.rt.get_run(run_id)
+        assert await rest(run) == "waiting"
+        await run.cancel(by="kim")
+        (note,) = await turn(life, house, "one")
+        assert "unknown" in note
+        assert await turn(life, house, "two") == []
+        await (await the_ask(run, "unknown_effect")).happened(by="lee")
+        (settled,) = await turn(life, house, "three")
+        assert "letter" in settled
+        assert "succeeded" in settled
+        assert "unknown" not in settled
+        assert await turn(life, house, "four") == []
+
+
+async def test_a_settlement_that_it_did_not_happen_is_told_as_that(house: House) -> None:
+    agent = house.agent([LETTER], "done")
+    run_id = await house.dies(agent, at="started.after")
+    async with house.life(agent) as life:
+        run = await life.rt.get_run(run_id)
+        assert await rest(run) == "waiting"
+        await run.cancel(by="kim")
+        await turn(life, house, "one")
+        await (await the_ask(run, "unknown_effect")).not_happened(by="lee")
+        (settled,) = await turn(life, house, "two")
+        assert "nothing happened" in settled
+        assert await turn(life, house, "three") == []
+
+
+async def test_what_is_settled_while_a_turn_is_under_way_is_told_to_the_one_after(house: House) -> None:
+    agent, in_look = house.agent([LETTER], "done"), barrier()
+    house.answers("look", [LOOK], "seen")
+    run_id = await house.dies(agent, at="letter.after")
+    async with house.life(agent, plan=FaultPlan().at("look.before", fault=in_look)) as life:
+        run = await life.rt.get_run(run_id)
+        assert await rest(run) == "waiting"
+        await run.cancel(by="kim")
+        under_way = await life.rt.start(agent, "look", session="s", operation_id="one")
+        await in_look.reached.wait()
+        await (await the_ask(run, "unknown_effect")).happened(by="lee")
+        in_look.go_on.set()
+        assert await rest(under_way) == "completed"
+        (first,) = await told(house, under_way)
+        assert "unknown" in first
+        (second,) = await turn(life, house, "two")
+        assert "succeeded" in second
+        assert await turn(life, house, "three") == []
+
+
+async def test_a_given_up_unknown_is_told_as_unknown(house: House) -> None:
+    agent = house.agent([LETTER], "done")
+    run_id = await house.dies(agent, at="letter.after")
+    async with house.life(agent) as life:
+        run = await life.rt.get_run(run_id)
+        assert await rest(run) == "waiting"
+        await (await the_ask(run, "unknown_effect")).give_up(by="lee")
+        assert await rest(run) == "failed"
+        (note,) = await turn(life, house, "one")
+        assert "letter" in note
+        assert "unknown" in note
+
+
+async def test_a_parked_run_is_told_of_and_what_it_says_later_is_its_own(house: House) -> None:
+    agent = house.agent([LETTER], "done")
+    await house.dies(agent, at="outcome.after")
+    for _ in range(2):
+        async with house.life(agent, dies_at="model.before") as life:
+            await life.ends((await life.rt.find_run("op")).result())
+    async with house.life(agent) as life:
+        parked = await life.rt.find_run("op")
+        assert parked.status == "parked"
+        (note,) = await turn(life, house, "one")
+        assert "letter" in note
+        await (await the_ask(parked, "parked")).answer("resume", by="lee")
+        assert await rest(parked) == "completed"
+        assert await turn(life, house, "two") == []
+    assert house.count("letter") == 1
+
+
+async def test_a_retryable_failure_is_told_of_until_it_completes(house: House) -> None:
+    agent = house.agent([LETTER], lambda request: error("quota") if len(house.asked()) == 2 else "done", said=SAID)
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, SAID, session="s", operation_id="op")
+        assert await rest(run) == "failed"
+        (note,) = await turn(life, house, "one")
+        assert "letter" in note
+        assert await rest(await life.rt.start(agent, SAID, session="s", operation_id="op")) == "completed"
+        assert await turn(life, house, "two") == []
+
+
+async def test_writes_of_a_run_that_is_queued_again_are_told_to_the_turns_ahead_of_it(house: House) -> None:
+    """It is not completed, so what it did is news to whoever comes first (7.4)."""
+    agent, in_model = house.agent([LETTER], lambda r: error("quota") if r.attempt == 1 else "done", said=SAID), barrier()
+    async with house.life(agent, plan=FaultPlan().at("model.before", nth=3, fault=in_model)) as life:
+        run = await life.rt.start(agent, SAID, session="s", operation_id="op")
+        assert await rest(run) == "failed"
+        first = await life.rt.start(agent, HELLO, session="s", operation_id="one")
+        await in_model.reached.wait()
+        second = await life.rt.start(agent, HELLO, session="s", operation_id="two")
+        await first.cancel(by="kim")  # so nobody has committed the note
+        again = await life.rt.start(agent, SAID, session="s", operation_id="op")
+        assert again.status == "queued"
+        in_model.go_on.set()
+        assert await rest(first) == "cancelled"
+        assert await rest(second) == "completed"
+        assert any("letter" in note for note in await told(house, second))
+        await rest(again)
+
+
+async def test_notes_stay_in_their_session(house: House) -> None:
+    agent = house.agent([LETTER], error("rejected"), said=SAID)
+    async with house.life(agent) as life:
+        assert await rest(await life.rt.start(agent, SAID, session="s", operation_id="op")) == "failed"
+        other = await life.rt.start(agent, HELLO, session="t", operation_id="other")
+        assert await rest(other) == "completed"
+        assert await told(house, other) == []
+
+
+@pytest.mark.parametrize("settled", [False, True])
+async def test_a_run_of_the_session_that_was_resumed_itself_is_not_told_of_its_own_effects(
+    house: House, settled: bool
+) -> None:
+    agent = house.agent([LETTER], "done")
+    run_id = await house.dies(agent, at="letter.after" if settled else "outcome.after")
+    async with house.life(agent) as life:
+        run = await life.rt.get_run(run_id)
+        if settled:
+            assert await rest(run) == "waiting"
+            await (await the_ask(run, "unknown_effect")).happened(by="lee")
+        assert await rest(run) == "completed"
+    assert [note for request in house.asked(run_id) for note in notes(request)] == []

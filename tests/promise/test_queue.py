@@ -1,0 +1,187 @@
+"""One run a session at a time, in the order in which they came; parked and failed runs hold nobody up."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ondol import Run, SessionBusy
+from ondol.testing import FaultPlan, barrier, call, error
+from promise.house import HELLO, House, kinds, rest, the_ask
+
+LETTER, WIRE = call("letter", to="kim"), call("wire", to="kim")
+
+
+async def order(house: House) -> list[str]:
+    """The operations in the order in which the model was first asked for them."""
+    operations = {run.id: run.operation_id for run in house.written().runs.values()}
+    return list(dict.fromkeys(operations[request.run] for request in house.requests))
+
+
+async def statuses(*runs: Run) -> list[str]:
+    return [(await run.refresh()).status for run in runs]
+
+
+async def test_runs_of_one_session_go_one_after_the_other_in_the_order_of_their_acceptance(house: House) -> None:
+    agent, in_letter = house.agent([LETTER], "done"), barrier()
+    async with house.life(agent, plan=FaultPlan().at("letter.before", fault=in_letter)) as life:
+        runs = [await life.rt.start(agent, "go", session="s", operation_id="0")]
+        await in_letter.reached.wait()
+        runs += [await life.rt.start(agent, HELLO, session="s", operation_id=str(n)) for n in range(1, 5)]
+        assert await statuses(*runs) == ["running", *["queued"] * 4]
+        in_letter.go_on.set()
+        results = [await run.result() for run in runs]
+        assert [r.revision for r in results] == [1, 2, 3, 4, 5]
+    assert await order(house) == ["0", "1", "2", "3", "4"]
+
+
+async def test_sessions_do_not_wait_for_each_other(house: House) -> None:
+    agent, plan = house.agent([LETTER], "done"), FaultPlan()
+    gates = [barrier() for _ in range(3)]
+    for nth, gate in enumerate(gates, 1):
+        plan.at("letter.before", nth=nth, fault=gate)
+    async with house.life(agent, plan=plan) as life:
+        runs = [await life.rt.start(agent, "go", session=f"s{n}", operation_id=str(n)) for n in range(3)]
+        for gate in gates:
+            await gate.reached.wait()  # all three at once
+        for gate in gates:
+            gate.go_on.set()
+        assert [await rest(run) for run in runs] == ["completed"] * 3
+
+
+async def test_the_order_outlives_the_process(house: House) -> None:
+    agent = house.agent([LETTER], "done")
+    async with house.life(agent, dies_at="letter.before") as life:
+        await life.rt.start(agent, "go", session="s", operation_id="0")
+        last = None
+        for n in range(1, 4):
+            last = await life.rt.start(agent, HELLO, session="s", operation_id=str(n))
+        assert last is not None
+        await life.ends(last.result())
+    async with house.life(agent) as life:
+        first = await life.rt.find_run("0")
+        assert await rest(first) == "waiting"
+        others = [await life.rt.find_run(str(n)) for n in range(1, 4)]
+        assert await statuses(*others) == ["queued"] * 3
+        await (await the_ask(first, "unknown_effect")).not_happened(by="lee")
+        for run in (first, *others):
+            assert await rest(run) == "completed"
+    assert await order(house) == ["0", "1", "2", "3"]
+
+
+async def test_a_waiting_run_holds_up_those_behind_it_and_keeps_its_place(house: House) -> None:
+    agent = house.agent([WIRE], "done")
+    async with house.life(agent) as life:
+        waiting = await life.rt.start(agent, "go", session="s", operation_id="0")
+        assert await rest(waiting) == "waiting"
+        behind = [await life.rt.start(agent, HELLO, session="s", operation_id=str(n)) for n in (1, 2)]
+        assert await statuses(*behind) == ["queued", "queued"]
+        await (await the_ask(waiting)).approve(by="lee")
+        assert [(await run.result()).revision for run in (waiting, *behind)] == [3, 4, 5]
+
+
+@pytest.mark.parametrize("answers", [(error("rejected"),), (error("quota"),)], ids=["failed", "retryable"])
+async def test_a_failed_run_holds_nobody_up(house: House, answers: tuple[object, ...]) -> None:
+    agent, in_model = house.agent(*answers), barrier()
+    async with house.life(agent, plan=FaultPlan().at("model.before", fault=in_model)) as life:
+        failing = await life.rt.start(agent, "go", session="s", operation_id="0")
+        await in_model.reached.wait()
+        behind = await life.rt.start(agent, HELLO, session="s", operation_id="1")
+        in_model.go_on.set()
+        assert await rest(failing) == "failed"
+        assert await rest(behind) == "completed"
+
+
+async def test_a_parked_run_holds_nobody_up_and_enters_at_the_tail_when_it_is_taken_up(house: House) -> None:
+    agent, in_letter = house.agent([LETTER], "done"), barrier()
+    house.answers("park", "unparked")
+    for _ in range(3):
+        async with house.life(agent, dies_at="model.before") as life:
+            again = life.rt.run(agent, "park", session="s", operation_id="0")
+            await life.ends(again)
+    async with house.life(agent, plan=FaultPlan().at("letter.before", fault=in_letter)) as life:
+        parked = await life.rt.find_run("0")
+        assert parked.status == "parked"
+        first = await life.rt.start(agent, "go", session="s", operation_id="1")
+        await in_letter.reached.wait()
+        second = await life.rt.start(agent, HELLO, session="s", operation_id="2")
+        await (await the_ask(parked, "parked")).answer("resume", by="lee")
+        third = await life.rt.start(agent, HELLO, session="s", operation_id="3")
+        assert await statuses(parked, second, third) == ["queued"] * 3
+        in_letter.go_on.set()
+        results = [await run.result() for run in (first, second, parked, third)]
+        assert [r.revision for r in results] == [1, 2, 3, 4]
+        said = [m.text for m in house.asked(parked.id)[-1].messages]
+        assert said.count(HELLO) == 1  # it sees the history as it is now
+
+
+async def test_a_retried_run_enters_at_the_tail_and_its_steps_follow_the_history(house: House) -> None:
+    agent = house.agent([LETTER], lambda request: error("quota") if len(house.asked()) == 2 else "done")
+    async with house.life(agent) as life:
+        failed = await life.rt.start(agent, "go", session="s", operation_id="0")
+        assert await rest(failed) == "failed"
+        assert (await life.rt.run(agent, HELLO, session="s", operation_id="1")).revision == 2
+        again = await life.rt.start(agent, "go", session="s", operation_id="0")
+        assert (await again.result()).revision == 3
+        last = house.asked(failed.id)[-1]
+        said = [m.text for m in last.messages if m.role != "system" and m.text]
+        assert said[-3:] == [HELLO, "hello to you", "go"]
+        messages = [m.message.text for m in await (await life.rt.get_session("s")).messages()]
+        assert messages[-1] == "done"
+    assert house.count("letter") == 1
+
+
+async def test_reject_refuses_while_a_run_is_unfinished_and_names_it(house: House) -> None:
+    agent = house.agent([WIRE], "done")
+    async with house.life(agent) as life:
+        waiting = await life.rt.start(agent, "go", session="s", operation_id="0", if_busy="reject")
+        assert await rest(waiting) == "waiting"
+        with pytest.raises(SessionBusy) as busy:
+            await life.rt.start(agent, HELLO, session="s", operation_id="1", if_busy="reject")
+        assert busy.value.run == waiting.id
+        assert len(house.written().runs) == 1
+        assert (await life.rt.run(agent, HELLO, session="t", operation_id="1", if_busy="reject")).revision == 1
+        await waiting.cancel(by="kim")
+        assert (await life.rt.run(agent, HELLO, session="s", operation_id="2", if_busy="reject")).text
+
+
+async def test_a_queued_run_builds_its_context_when_its_turn_comes(house: House) -> None:
+    agent, in_letter = house.agent([LETTER], "done"), barrier()
+    async with house.life(agent, plan=FaultPlan().at("letter.before", fault=in_letter)) as life:
+        first = await life.rt.start(agent, "go", session="s", operation_id="0")
+        await in_letter.reached.wait()
+        second = await life.rt.start(agent, HELLO, session="s", operation_id="1")
+        in_letter.go_on.set()
+        assert await rest(first) == await rest(second) == "completed"
+        said = [m.text for m in house.asked(second)[0].messages if m.text]
+        assert said[1:] == ["go", "done", HELLO]
+
+
+async def test_a_run_whose_agent_no_process_has_waits_visibly_and_holds_its_place(house: House) -> None:
+    other, agent = house.agent("done", name="other"), house.agent("done")
+    async with house.life(other, agent, dies_at="claim.before") as life:
+        await life.ends(life.rt.run(other, "go", session="s", operation_id="0"))
+    async with house.life(agent) as life:
+        stranded = await life.rt.find_run("0")
+        behind = await life.rt.start(agent, HELLO, session="s", operation_id="1")
+        assert "other" in (await life.rt.waits_for_driver(stranded) or "")
+        assert await statuses(stranded, behind) == ["queued", "queued"]
+    async with house.life(agent, other) as life:
+        stranded, behind = await life.rt.find_run("0"), await life.rt.find_run("1")
+        assert await life.rt.waits_for_driver(stranded) is None
+        assert await rest(stranded) == await rest(behind) == "completed"
+
+
+async def test_a_hundred_operations_at_once_in_ten_sessions_all_complete_in_order(house: House) -> None:
+    agent = house.agent([LETTER], "done")
+    async with house.life(agent) as life:
+        runs = await asyncio.gather(
+            *(life.rt.start(agent, "go", session=f"s{n % 10}", operation_id=str(n)) for n in range(100))
+        )
+        results = await asyncio.gather(*(run.result() for run in runs))
+        for session in range(10):
+            revisions = [r.revision for r in results if r.session == f"s{session}"]
+            assert sorted(revisions) == list(range(1, 11))
+        assert all("run.resumed" not in await kinds(run) for run in runs)
+    assert house.count("letter") == 100
