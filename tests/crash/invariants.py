@@ -38,6 +38,7 @@ class Written:
     sessions: Mapping[tuple[str, str], SessionRow]
     signals: Sequence[tuple[str, str, str]]  # run, kind, body of those that were not read
     messages: Mapping[tuple[str, int], str]
+    restored: bool  # from a backup: then all fences have risen without an entry
     integrity: str
     dangling: Sequence[Any]
 
@@ -79,6 +80,7 @@ def written(file: Path) -> Written:
             sessions={(s.tenant, s.id): s for s in rows("sessions", SessionRow)},
             signals=list(connection.execute("SELECT run, kind, body FROM signals WHERE read_at IS NULL ORDER BY n")),
             messages=bodies,
+            restored=bool(connection.execute("SELECT count(*) FROM meta WHERE key = 'generation'").get),
             integrity=connection.execute("PRAGMA integrity_check").get,
             dangling=list(connection.execute("PRAGMA foreign_key_check")),
         )
@@ -121,7 +123,8 @@ def journals_are_whole(store: Written) -> None:
             assert batch.entries, f"{run.id}: nothing was written at {batch.seq}"
             expected, fence = batch.seq + len(batch.entries), batch.fence
         assert run.next_seq == expected, f"{run.id}: next_seq is {run.next_seq}, the journal ends at {expected - 1}"
-        assert run.fence == fence, f"{run.id}: fence {run.fence}, the journal ends with {fence}"
+        at_its_fence = run.fence >= fence if store.restored else run.fence == fence
+        assert at_its_fence, f"{run.id}: fence {run.fence}, the journal ends with {fence}"
 
 
 def rows_are_the_fold(store: Written) -> None:

@@ -154,18 +154,15 @@ async def test_an_ask_of_a_parked_run_that_is_decided_does_not_wake_it(house: Ho
 
 async def test_progress_forgives_the_deaths_before_it(house: House) -> None:
     agent = house.agent([LETTER], [LETTER], "done")
-    for nth in (1, 1, 2, 2, 3, 3):  # twice at each of three steps
-        step = nth - 1
-        async with house.life(agent, dies_at="model.before", nth=1 + (step > len_of_steps(house))) as life:
-            await life.ends(life.rt.run(agent, "go", session="s", operation_id="op"))
+    for step in range(3):
+        await deaths(house, agent, 1)
+        if step < 2:  # the next process takes it a step further, and dies too: five deaths, never three at one step
+            async with house.life(agent, dies_at="outcome.after") as life:
+                await life.ends((await life.rt.find_run("op")).result())
     async with house.life(agent) as life:
         assert await rest(await life.rt.find_run("op")) == "completed"
     assert house.count("letter") == 2
-
-
-def len_of_steps(house: House) -> int:
-    store = house.written() if house.file.exists() else None
-    return max((store.state(run).step for run in store.runs), default=0) if store else 0
+    assert len(house.asked()) == 6
 
 
 @pytest.mark.parametrize("cut_off", [False, True], ids=["at_a_boundary", "cut_off"])
@@ -193,7 +190,7 @@ async def test_clean_shutdowns_do_not_count(house: House, cut_off: bool) -> None
 # --- the suspect ------------------------------------------------------------------------------------------------
 
 
-async def not_claimed(life: object, run: Run) -> None:
+async def not_claimed(run: Run) -> None:
     """It stays in its queue while others have every chance."""
     for _ in range(25):
         assert (await run.refresh()).status == "queued"
@@ -202,19 +199,21 @@ async def not_claimed(life: object, run: Run) -> None:
 
 @pytest.mark.parametrize("sent_again", [False, True])
 async def test_after_two_deaths_the_suspect_waits_until_the_others_are_done(house: House, sent_again: bool) -> None:
-    agent, in_letter = house.agent("done"), barrier()
+    agent, in_letter, in_model, claiming = house.agent("done"), barrier(), barrier(), barrier()
     house.answers("work", [LETTER], "worked")
-    async with house.life(agent, dies_at="model.before") as life:
-        await life.rt.start(agent, "go", session="s", operation_id="op")
-        await life.ends(life.rt.run(agent, "work", session="t", operation_id="healthy"))
     await deaths(house, agent, 1)
+    plan = FaultPlan().at("model.before", fault=in_model).at("claim.before", nth=2, fault=claiming)
+    async with house.life(agent, plan=plan) as life:
+        await in_model.reached.wait()
+        healthy = await life.rt.start(agent, "work", session="t", operation_id="healthy")
+        await claiming.reached.wait()
+        life.die()  # for the second time of that run, and the other one had not begun
     async with house.life(agent, plan=FaultPlan().at("letter.before", fault=in_letter)) as life:
         suspect, healthy = await life.rt.find_run("op"), await life.rt.find_run("healthy")
-        if house.written().runs[healthy.id].deaths < 2:
-            await in_letter.reached.wait()
+        await in_letter.reached.wait()
         if sent_again:
             suspect = await life.rt.start(agent, "go", session="s", operation_id="op")
-        await not_claimed(life, suspect)
+        await not_claimed(suspect)
         in_letter.go_on.set()
         assert await rest(healthy) == await rest(suspect) == "completed"
 
@@ -227,7 +226,7 @@ async def test_while_the_suspect_runs_nothing_else_starts(house: House) -> None:
         suspect = await life.rt.find_run("op")
         assert suspect.status == "running"
         healthy = await life.rt.start(agent, HELLO, session="t", operation_id="healthy")
-        await not_claimed(life, healthy)
+        await not_claimed(healthy)
         in_model.go_on.set()
         assert await rest(suspect) == await rest(healthy) == "completed"
 
@@ -253,7 +252,7 @@ async def test_two_suspects_run_one_after_the_other(house: House) -> None:
         await gates[0].reached.wait()
         running = house.requests[-1].run
         (other,) = [r for id, r in runs.items() if id != running]
-        await not_claimed(life, other)
+        await not_claimed(other)
         gates[0].go_on.set()
         await gates[1].reached.wait()
         assert house.requests[-1].run == other.id

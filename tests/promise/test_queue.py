@@ -59,6 +59,7 @@ async def test_the_order_outlives_the_process(house: House) -> None:
             last = await life.rt.start(agent, HELLO, session="s", operation_id=str(n))
         assert last is not None
         await life.ends(last.result())
+    house.clock.advance(hours=1)
     async with house.life(agent) as life:
         first = await life.rt.find_run("0")
         assert await rest(first) == "waiting"
@@ -183,5 +184,5 @@ async def test_a_hundred_operations_at_once_in_ten_sessions_all_complete_in_orde
         for session in range(10):
             revisions = [r.revision for r in results if r.session == f"s{session}"]
             assert sorted(revisions) == list(range(1, 11))
-        assert all("run.resumed" not in await kinds(run) for run in runs)
+        assert all(["run.resumed" not in await kinds(run) for run in runs])
     assert house.count("letter") == 100

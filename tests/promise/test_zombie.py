@@ -161,7 +161,7 @@ async def test_b08_z_a_failure_that_comes_too_late_is_evidence_too(house: House)
     async with paused(house, "letter.before", [LETTER], "done", then=refused) as (_, run_id):
         pass
     assert "no such person" in (house.written().effects[0].evidence or "")
-    assert await goes_on(house, run_id, [LETTER], "done") == [("letter", "succeeded", 1)]
+    assert await goes_on(house, run_id, [LETTER], "done") == [("letter", "succeeded", 2)]
 
 
 async def test_b09_z_after_a_durable_outcome_nothing_more_is_done(house: House) -> None:

@@ -72,7 +72,7 @@ class SqliteStore:
     """A store in one SQLite file, with its blobs in a folder beside it (``<file>.blobs``)."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path).absolute()
+        self.path = Path(path).resolve()  # one file under two names is one store
         self.blobs = Path(f"{self.path}.blobs")
         self.commits = _Commits()
         self._writes: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
@@ -183,6 +183,10 @@ class SqliteStore:
                 # A refusal is rare and mostly comes before the first change: only then savepoints are paid for.
                 if not self._commit_group(connection, jobs, savepoints=False):
                     self._commit_group(connection, jobs, savepoints=True)
+            except apsw.BusyError as error:  # each alone would wait for the same lock again
+                _roll_back(connection)
+                for job in jobs:
+                    job.error = _translated(error, self.path)
             except apsw.Error as error:
                 _exit_if_fsync_failed(error, self.path)
                 _roll_back(connection)

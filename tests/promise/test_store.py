@@ -1,0 +1,299 @@
+"""B16 to B18: a full disk, a damaged or newer store, a restored one, as seen by runs and their callers."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from pathlib import Path
+
+import apsw
+import pytest
+
+from ondol import Run, StoreCorrupt, StoreError, StoreFull, StoreTooNew
+from ondol.stores import sqlite_admin
+from ondol.testing import FaultPlan, barrier, call, raise_
+from promise.house import HELLO, House, rest, states, the_ask
+
+LETTER = call("letter", to="kim")
+
+
+def no_space() -> object:
+    return raise_(StoreFull("no space left"))
+
+
+async def passes(house: House, run: Run) -> str:
+    """Let time pass until the run comes to rest."""
+    resting = asyncio.create_task(rest(run))
+    while not resting.done():
+        house.clock.advance(seconds=1)
+        await run.refresh()
+    return await resting
+
+
+# --- B16 --------------------------------------------------------------------------------------------------------
+
+
+async def test_b16_a_full_disk_refuses_a_new_operation_and_takes_it_when_space_is_back(house: House) -> None:
+    agent, plan = house.agent("done"), FaultPlan()
+    for nth in (1, 2):
+        plan.at("accept.before", nth=nth, fault=no_space())  # type: ignore[arg-type]
+    async with house.life(agent, plan=plan) as life:
+        for _ in range(2):
+            with pytest.raises(StoreFull):
+                await life.rt.start(agent, "go", session="s", operation_id="op")
+            assert not await life.rt.runs()  # reads go on
+        assert (await life.rt.run(agent, "go", session="s", operation_id="op")).text == "done"
+
+
+async def test_b16_a_claim_that_the_disk_refused_is_tried_again(house: House) -> None:
+    agent, plan = house.agent("done"), FaultPlan()
+    for nth in (1, 2, 3):
+        plan.at("claim.before", nth=nth, fault=no_space())  # type: ignore[arg-type]
+    async with house.life(agent, plan=plan) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert await passes(house, run) == "completed"
+    assert not life.plan.unreached
+
+
+async def test_b16_no_effect_starts_before_its_start_is_durable(house: House) -> None:
+    agent, plan = house.agent([LETTER], "done"), FaultPlan()
+    for nth in (1, 2, 3):
+        plan.at("started.before", nth=nth, fault=no_space())  # type: ignore[arg-type]
+    async with house.life(agent, plan=plan) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        await house.clock.wait_for_timers()
+        assert house.count() == 0
+        assert await states(run) == [("letter", "planned", 0)]
+        assert await passes(house, run) == "completed"
+    assert house.count("letter") == 1
+
+
+async def test_b16_an_outcome_in_hand_is_written_as_soon_as_there_is_space_and_never_made_again(house: House) -> None:
+    agent, plan = house.agent([LETTER], "done"), FaultPlan()
+    for nth in range(1, 6):
+        plan.at("outcome.before", nth=nth, fault=no_space())  # type: ignore[arg-type]
+    async with house.life(agent, plan=plan) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert await passes(house, run) == "completed"
+        assert await states(run) == [("letter", "succeeded", 1)]
+    assert house.count("letter") == 1
+    assert not life.plan.unreached
+
+
+@pytest.mark.parametrize("at", ["note_down", "answer", "commit"])
+async def test_b16_any_other_write_waits_for_space_and_nothing_is_asked_or_done_again(house: House, at: str) -> None:
+    agent, plan = house.agent([LETTER], "done"), FaultPlan()
+    for nth in (1, 2, 3):
+        plan.at(f"{at}.before", nth=nth, fault=no_space())  # type: ignore[arg-type]
+    async with house.life(agent, plan=plan) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert await passes(house, run) == "completed"
+    assert house.count("letter") == 1
+    assert [r.step for r in house.asked()] == [0, 1]
+
+
+async def test_b16_a_run_that_waits_for_space_can_be_cancelled_when_there_is_some_again(house: House) -> None:
+    agent, plan = house.agent([LETTER], "done"), FaultPlan()
+    for nth in (1, 2, 3, 4):
+        plan.at("started.before", nth=nth, fault=no_space())  # type: ignore[arg-type]
+    async with house.life(agent, plan=plan) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        await house.clock.wait_for_timers()
+        await run.cancel(by="kim")
+        assert await passes(house, run) == "cancelled"
+        assert await states(run) == [("letter", "abandoned", 0)]
+    assert house.count() == 0
+
+
+async def test_b16_a_process_that_dies_with_an_outcome_in_hand_leaves_an_unknown(house: House) -> None:
+    agent, plan = house.agent([LETTER], "done"), FaultPlan()
+    plan.at("outcome.before", nth=None, fault=no_space())  # type: ignore[arg-type]
+    async with house.life(agent, plan=plan) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        await house.clock.wait_for_timers()
+        assert house.count("letter") == 1
+        life.die()
+    async with house.life(agent) as life:
+        run = await life.rt.get_run(run.id)
+        assert await rest(run) == "waiting"
+        await (await the_ask(run, "unknown_effect")).happened(by="lee")
+        assert await rest(run) == "completed"
+    assert house.count("letter") == 1
+
+
+# --- B17 --------------------------------------------------------------------------------------------------------
+
+
+def everything(folder: Path) -> dict[str, str]:
+    """What lies there, byte for byte. Locks, SQLite's shared memory and an empty log are not content."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.stat().st_size]
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+        if not path.name.endswith((".lock", "-shm"))
+    }
+
+
+async def some_history(house: House) -> str:
+    agent = house.agent([LETTER], "done")
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert await rest(run) == "completed"
+    return str(run.id)
+
+
+def no_header(file: Path) -> None:
+    file.write_bytes(b"\0" * 100 + file.read_bytes()[100:])
+
+
+def another_file(file: Path) -> None:
+    file.write_bytes(b"Dear diary")
+
+
+def another_database(file: Path) -> None:
+    file.unlink()
+    connection = apsw.Connection(str(file))
+    connection.execute("CREATE TABLE diary (day TEXT)")
+    connection.close()
+
+
+def newer(file: Path) -> None:
+    connection = apsw.Connection(str(file))
+    connection.execute("PRAGMA user_version = 9999")
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("damage", "error"),
+    [(no_header, StoreCorrupt), (another_file, StoreCorrupt), (another_database, StoreError), (newer, StoreTooNew)],
+)
+async def test_b17_a_store_that_cannot_be_read_is_refused_named_and_left_as_it_is(
+    house: House, damage: object, error: type[StoreError]
+) -> None:
+    house.checked = False
+    await some_history(house)
+    damage(house.file)  # type: ignore[operator]
+    before = everything(house.file.parent)
+    with pytest.raises(error, match=house.file.name):
+        async with house.life(house.agent("done")):
+            pass
+    assert everything(house.file.parent) == before
+
+
+async def test_b17_a_store_that_is_gone_while_its_log_is_there_is_not_made_anew(house: House) -> None:
+    house.checked = False
+    await some_history(house)
+    house.file.rename(house.file.with_suffix(".kept"))
+    wal = house.file.with_name(house.file.name + "-wal")
+    wal.write_bytes(b"not empty")
+    with pytest.raises(StoreCorrupt):
+        async with house.life(house.agent("done")):
+            pass
+    assert not house.file.exists()
+    assert wal.read_bytes() == b"not empty"
+
+
+def flip(house: House, table: str, run_id: str) -> None:
+    """One byte of what is stored is another."""
+    connection = apsw.Connection(str(house.file))
+    ((key, body),) = connection.execute(
+        f"SELECT {'seq' if table == 'entries' else 'ordinal'}, body FROM {table} WHERE run = ? LIMIT 1", (run_id,)
+    )
+    flipped = body.replace("run.accepted", "run.accepteD") if isinstance(body, str) else body.replace(b"go", b"gO")
+    assert flipped != body
+    column = "seq" if table == "entries" else "ordinal"
+    connection.execute(f"UPDATE {table} SET body = ? WHERE run = ? AND {column} = ?", (flipped, run_id, key))
+    connection.close()
+
+
+@pytest.mark.parametrize("table", ["entries", "messages"])
+async def test_b17_a_flipped_byte_is_found_and_never_believed_and_other_runs_go_on(house: House, table: str) -> None:
+    house.checked = False
+    agent = house.agent([LETTER], "done")
+    run_id = await house.dies(agent, at="answer.after")
+    flip(house, table, run_id)
+    async with house.life(agent) as life:
+        assert (await life.rt.run(agent, HELLO, session="other", operation_id="other")).text
+        damaged = await life.rt.get_run(run_id)
+        with pytest.raises(StoreCorrupt, match=run_id):
+            async with asyncio.timeout(10):
+                await damaged.result()
+        with pytest.raises(StoreCorrupt, match=run_id):
+            if table == "entries":
+                _ = [event async for event in damaged.events()]
+            else:
+                await damaged.messages()
+        assert (await damaged.refresh()).status in ("queued", "running")
+    assert house.count() == 0  # nothing was done on the word of a damaged journal
+    assert len(house.asked(run_id)) == 1
+
+
+async def test_b17_a_run_of_a_newer_version_is_refused_and_left_as_it_is(house: House) -> None:
+    house.checked = False
+    agent = house.agent([LETTER], "done")
+    run_id = await house.dies(agent, at="answer.after")
+    connection = apsw.Connection(str(house.file))
+    connection.execute("UPDATE entries SET v = 9999 WHERE run = ? AND seq = 1", (run_id,))
+    connection.close()
+    async with house.life(agent) as life:
+        newer_run = await life.rt.get_run(run_id)
+        with pytest.raises(StoreTooNew, match="upgrade"):
+            async with asyncio.timeout(10):
+                await newer_run.result()
+        assert (await life.rt.run(agent, HELLO, session="other", operation_id="other")).text
+    assert house.count() == 0
+
+
+async def test_b17_a_blob_that_was_changed_is_found(house: House) -> None:
+    agent = house.agent("done")
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op", attachments=[b"receipt"])
+        assert await rest(run) == "completed"
+        (blob,) = [path for path in Path(f"{house.file}.blobs").rglob("*") if path.is_file()]
+        blob.write_bytes(b"receipT")
+        (message, *_) = await run.messages()
+        with pytest.raises(StoreCorrupt):
+            await life.rt.get_blob(message.parts[1].digest)  # type: ignore[union-attr]
+
+
+# --- B18 --------------------------------------------------------------------------------------------------------
+
+
+async def test_b18_unfinished_runs_of_a_restored_store_are_parked_until_a_person_settles_them(house: House) -> None:
+    agent, in_letter = house.agent([LETTER], "done"), barrier()
+    house.answers("money", [call("wire", to="kim")], "done")
+    async with house.life(agent, plan=FaultPlan().at("letter.after", fault=in_letter)) as life:
+        running = await life.rt.start(agent, "go", session="s", operation_id="running")
+        await in_letter.reached.wait()
+        queued = await life.rt.start(agent, HELLO, session="s", operation_id="queued")
+        waiting = await life.rt.start(agent, "money", session="t", operation_id="waiting")
+        assert await rest(waiting) == "waiting"
+        done = await life.rt.start(agent, HELLO, session="u", operation_id="done")
+        assert await rest(done) == "completed"
+        life.die()
+    fences = {run.id: run.fence for run in house.written().runs.values()}
+    saved = sqlite_admin.backup(house.file, house.file.parent / "saved")
+    for path in house.file.parent.glob(f"{house.file.name}*"):
+        path.unlink()
+    sqlite_admin.restore(saved, house.file)
+    house.clock.advance(hours=1)
+    async with house.life(agent) as life:
+        runs = {o: await life.rt.find_run(o) for o in ("running", "queued", "waiting", "done")}
+        assert {o: r.status for o, r in runs.items()} == {
+            "running": "parked", "queued": "parked", "waiting": "parked", "done": "completed",
+        }  # fmt: skip
+        for run in (running, queued, waiting, done):
+            assert house.written().runs[run.id].fence > fences[run.id]
+        assert house.count("letter") == 1
+        for run in runs.values():
+            if run.status == "parked":
+                ask = await the_ask(run, "parked")
+                assert "restored" in ask.question
+                await ask.answer("resume", by="lee")
+        while await rest(runs["running"]) == "waiting":
+            await (await the_ask(runs["running"], "unknown_effect")).happened(by="lee")
+        assert await rest(runs["queued"]) == "completed"
+        assert await rest(runs["waiting"]) == "waiting"
+        await (await the_ask(runs["waiting"])).approve(by="lee")
+        assert await rest(runs["waiting"]) == "completed"
+    assert house.count("letter") == house.count("wire") == 1
