@@ -172,10 +172,25 @@ async def until(run: Run, type: str, n: int = 1, **data: Any) -> Event:
     raise AssertionError(f"{run!r} came to rest without {n} more {type} {data}")
 
 
+async def passes(clock: WatchedClock, failed: Event) -> None:
+    """The time until the next attempt of a model call, as the failed one (``step.failed``) says it."""
+    wait = failed.data["retry_at"] / 1e6 - clock.now().timestamp()
+    await clock.asked(wait)
+    clock.advance(wait)
+
+
+async def rests(clock: WatchedClock, run: Run) -> None:
+    """The run comes to rest; the time between its attempts passes."""
+    async for event in run.events():
+        retry_at = event.data.get("retry_at", 0) / 1e6 if event.type == "step.failed" else 0
+        if retry_at > clock.now().timestamp() + 1e-3:
+            await passes(clock, event)
+
+
 async def waits(run: Run) -> list[Ask]:
     """What is asked, once the run waits for a person."""
     with pytest.raises(RunWaiting):
-        await (await run._rt.get_run(run.id, tenant=run.tenant)).result()
+        await run.result()
     return await run.asks()
 
 
@@ -238,7 +253,8 @@ async def _serve(agents: Sequence[Agent], verbs: Mapping[str, Verb]) -> None:
     plan = FaultPlan.from_env()
     store = FaultyStore(open_store(os.environ["ONDOL_DB"]), plan)
     outside = Outside(os.environ["DOWNSTREAM"], plan)
-    async with Runtime(store, agents=agents, deps=outside, door=os.environ.get("DOOR", "app")) as rt:
+    door, zone = os.environ.get("DOOR", "app"), os.environ.get("ZONE")
+    async with Runtime(store, agents=agents, deps=outside, door=door, time_zone=zone) as rt:
         print("ready")
         lines = asyncio.StreamReader()
         await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
@@ -339,7 +355,7 @@ async def holds_in_all_cases(
     ``rt`` is closed by this. ``reads`` names tools that may be seen downstream more than once. Returns the request
     of the next turn: the strict model took it.
     """
-    model = agent.model
+    model = getattr(agent.model, "model", agent.model)  # a FaultyModel has it inside
     assert isinstance(model, Conversation)
     before = len(model.of[NEXT].requests)
     assert (await rt.run(agent, NEXT, session=session)).text == NEXT_ANSWER

@@ -111,5 +111,6 @@ class AskRow:
     expires_at: int | None
 
 
-def columns(row: type[Any]) -> str:
-    return ", ".join(f.name for f in dataclasses.fields(row))
+def columns(row: type[Any], prefix: str = "") -> str:
+    """The columns of the row's class for a SELECT, each with the prefix in front."""
+    return ", ".join(prefix + f.name for f in dataclasses.fields(row))

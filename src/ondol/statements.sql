@@ -1,5 +1,5 @@
 -- Every statement that is the same for all databases, by name. `transactions.py` reads this file; a store runs them.
--- {run}, {session}, {effect}, {ask} stand for the columns of the row of that name. Parameters are :named.
+-- {run}, {session}, {effect}, {ask} stand for the columns of the row of that name, {e.effect} for those of the table e. Parameters are :named.
 
 -- name: run.by_operation
 SELECT {run} FROM runs WHERE tenant = :tenant AND user_id = :user_id AND operation_id = :operation_id
@@ -10,8 +10,9 @@ SELECT {run} FROM runs WHERE tenant = :tenant AND id = :run
 -- name: run.list
 SELECT {run} FROM runs WHERE tenant = :tenant
   AND (:session IS NULL OR session = :session) AND (:user_id IS NULL OR user_id = :user_id)
-  AND (:state IS NULL OR state = :state) AND (:before IS NULL OR id < :before)
-ORDER BY id DESC LIMIT :limit
+  AND (:state IS NULL OR state = :state)
+  AND (:before IS NULL OR n < (SELECT n FROM runs b WHERE b.tenant = :tenant AND b.id = :before))
+ORDER BY n DESC LIMIT :limit
 
 -- name: run.unfinished_in_session
 SELECT id, state FROM runs WHERE tenant = :tenant AND session = :session
@@ -35,7 +36,7 @@ RETURNING {run}
 SELECT id, session, agent, deaths FROM runs WHERE tenant = :tenant AND state = 'queued'
   AND NOT EXISTS (SELECT 1 FROM runs b WHERE b.tenant = runs.tenant AND b.session = runs.session
     AND b.state IN ('queued', 'running', 'waiting') AND b.place < runs.place)
-ORDER BY deaths, accepted_at, id LIMIT :limit
+ORDER BY deaths, n LIMIT :limit
 
 -- name: run.running
 SELECT id, fence, owner, deaths, unread FROM runs WHERE tenant = :tenant AND state IN ('running', 'waiting') AND state = 'running'
@@ -87,7 +88,12 @@ WHERE tenant = :tenant AND id = :run AND state = :state AND fence = :fence
 RETURNING next_seq - :n, fence
 
 -- name: run.told
-UPDATE runs SET told = 1 WHERE tenant = :tenant AND id = :run
+UPDATE runs SET told = CASE WHEN EXISTS (SELECT 1 FROM effects e WHERE e.tenant = runs.tenant AND e.run = runs.id
+    AND e.attempt > 0 AND e.effect <> 'read' AND (e.told IS NULL OR e.told <> e.state)) THEN 2 ELSE 1 END
+WHERE tenant = :tenant AND id = :run
+
+-- name: run.news
+UPDATE runs SET told = 2 WHERE tenant = :tenant AND id = :run AND told = 1
 
 -- name: run.next_in_session
 SELECT id, agent, deaths FROM runs WHERE tenant = :tenant AND session = :session AND state IN ('queued', 'running', 'waiting')
@@ -97,8 +103,8 @@ ORDER BY place LIMIT 1
 UPDATE runs SET reply = NULL, base = NULL, error = NULL WHERE tenant = :tenant AND session = :session
 
 -- name: run.untold
-SELECT {run} FROM runs WHERE tenant = :tenant AND session = :session AND told = 0 AND id <> :run
-  AND state IN ('failed', 'cancelled', 'expired', 'parked')
+SELECT {run} FROM runs WHERE tenant = :tenant AND session = :session AND told <> 1 AND state <> 'completed'
+  AND told = 0 AND id <> :run AND state IN ('failed', 'cancelled', 'expired', 'parked') ORDER BY place
 
 -- name: signal.insert
 INSERT INTO signals (tenant, run, kind, body, at) VALUES (:tenant, :run, :kind, :body, :at)
@@ -232,22 +238,23 @@ SELECT {effect} FROM effects WHERE tenant = :tenant AND run = :run AND ordinal =
 SELECT {effect} FROM effects WHERE tenant = :tenant AND run = :run ORDER BY ordinal
 
 -- name: effect.list
-SELECT {effect} FROM effects WHERE tenant = :tenant
-  AND (:session IS NULL OR session = :session) AND (:state IS NULL OR state = :state)
-  AND (:before IS NULL OR run < :before)
-ORDER BY run DESC, ordinal LIMIT :limit
+SELECT {e.effect} FROM runs r JOIN effects e ON e.tenant = r.tenant AND e.run = r.id WHERE r.tenant = :tenant
+  AND (:session IS NULL OR e.session = :session) AND (:state IS NULL OR e.state = :state)
+  AND (:before IS NULL OR r.n < (SELECT n FROM runs b WHERE b.tenant = :tenant AND b.id = :before))
+ORDER BY r.n DESC, e.ordinal LIMIT :limit
 
 -- name: effect.untold
-SELECT {effect} FROM effects WHERE tenant = :tenant AND session = :session AND run <> :run AND attempt > 0
-  AND effect <> 'read' AND (told IS NULL OR told <> state)
-  AND run IN (SELECT id FROM runs r WHERE r.tenant = :tenant AND r.session = :session
-    AND r.state IN ('failed', 'cancelled', 'expired', 'parked'))
+SELECT {e.effect} FROM runs r JOIN effects e ON e.tenant = r.tenant AND e.run = r.id
+WHERE r.tenant = :tenant AND r.session = :session AND r.told <> 1 AND r.state <> 'completed' AND r.id <> :run
+  AND e.attempt > 0 AND e.effect <> 'read' AND (e.told IS NULL OR e.told <> e.state)
+ORDER BY r.place, e.ordinal
 
 -- name: effect.unknown_in_session
 SELECT run, ordinal FROM effects WHERE tenant = :tenant AND session = :session AND state = 'unknown' LIMIT 1
 
 -- name: effect.erase
-UPDATE effects SET arguments = '{}', reason = NULL, evidence = NULL WHERE tenant = :tenant AND session = :session
+UPDATE effects SET arguments = '{}', reason = NULL, evidence = NULL
+WHERE tenant = :tenant AND run IN (SELECT id FROM runs r WHERE r.tenant = :tenant AND r.session = :session)
 
 -- name: ask.insert
 INSERT INTO asks (tenant, id, run, session, user_id, kind, effect, tool, arguments, hash, question, state, opened_at, expires_at)
@@ -260,7 +267,7 @@ SELECT {ask} FROM asks WHERE tenant = :tenant AND id = :id
 SELECT {ask} FROM asks WHERE tenant = :tenant
   AND (:run IS NULL OR run = :run) AND (:session IS NULL OR session = :session)
   AND (:user_id IS NULL OR user_id = :user_id) AND (:state IS NULL OR state = :state)
-ORDER BY opened_at, id LIMIT :limit
+ORDER BY n LIMIT :limit
 
 -- name: ask.of_effect
 SELECT {ask} FROM asks WHERE tenant = :tenant AND run = :run AND effect = :effect AND state = 'open' AND kind = :kind
@@ -274,7 +281,8 @@ RETURNING id
 UPDATE asks SET state = 'closed' WHERE tenant = :tenant AND run = :run AND state = 'open' AND kind <> 'unknown_effect'
 
 -- name: ask.erase
-UPDATE asks SET arguments = '{}', question = '', decision = NULL WHERE tenant = :tenant AND session = :session
+UPDATE asks SET arguments = '{}', question = '', decision = NULL
+WHERE tenant = :tenant AND run IN (SELECT id FROM runs r WHERE r.tenant = :tenant AND r.session = :session)
 
 -- name: ask.expirable
 SELECT id, expires_at FROM asks WHERE tenant = :tenant AND state = 'open' AND expires_at IS NOT NULL

@@ -44,7 +44,7 @@ def _read_statements() -> dict[str, str]:
     text = importlib.resources.files("ondol").joinpath("statements.sql").read_text("utf-8")
     rows = {"run": RunRow, "session": SessionRow, "effect": EffectRow, "ask": AskRow}
     for name, row in rows.items():
-        text = text.replace("{" + name + "}", columns(row))
+        text = text.replace("{" + name + "}", columns(row)).replace("{e." + name + "}", columns(row, "e."))
     parts = re.split(r"^-- name: (\S+)\n", text, flags=re.M)[1:]
     return dict(zip(parts[::2], (p.strip() for p in parts[1::2]), strict=True))
 
@@ -290,7 +290,7 @@ def claim(tenant: str, run: str, owner: str, at: int) -> Tx[Claimed | None]:
         ("effect.untold", of_session),
     ]
     inputs: list[list[Row]] = []
-    untold_runs = sorted((RunRow(*r) for r in untold), key=lambda r: r.id)
+    untold_runs = [RunRow(*r) for r in untold]
     if untold_runs:
         inputs = yield [("message.one", {"tenant": tenant, "run": r.id, "ordinal": 1}) for r in untold_runs]
     assert row.head is not None
@@ -303,7 +303,7 @@ def claim(tenant: str, run: str, owner: str, at: int) -> Tx[Claimed | None]:
         untold_runs=tuple(
             (r, checked_body(r.id, *i[0]) if i else "") for r, i in zip(untold_runs, inputs, strict=True)
         ),
-        untold_effects=tuple(sorted((EffectRow(*r) for r in untold_effects), key=lambda e: (e.run, e.ordinal))),
+        untold_effects=tuple(EffectRow(*r) for r in untold_effects),
     )
 
 
@@ -616,7 +616,8 @@ def decide(tenant: str, ask_id: str, decision: Decision, by: str, door: str, at:
             raised: Statement = ("session.raise", {"tenant": tenant, "session": run.session, "head": None, "at": at})
             run = yield from _queue_again(run, "decided", at, before=entries, also=[*writes, raised])
         else:
-            run = yield from _touch(run, at, entries, writes)
+            news: Statement = ("run.news", {"tenant": tenant, "run": run.id})
+            run = yield from _touch(run, at, entries, [*writes, news])
         wake = run.state == "queued"
     return Decided(ask, run, wake, first=True)
 
@@ -778,14 +779,22 @@ def commit(
     writes: list[Statement] = [append, ("run.complete", key | {"reply": body, "base": base, "at": at})]
     if state is not None:
         writes.append(("session.state", of_session | {"state": state}))
-    for kind, *what in told:
-        if kind == "run":
-            writes.append(("run.told", {"tenant": claim.tenant, "run": what[0]}))
-        else:
-            run, ordinal = ids.effect_place(what[0])
-            writes.append(("effect.told", {"tenant": claim.tenant, "run": run, "ordinal": ordinal, "state": what[1]}))
+    writes += _told(claim.tenant, told)
     *_, rows, following = yield [*writes, ("run.get", key), ("run.next_in_session", of_session)]
     return Ended(RunRow(*rows[0]), following[0] if following else None, batch)
+
+
+def _told(tenant: str, told: Iterable[Sequence[str]]) -> list[Statement]:
+    """Mark what the run's notes told. What was settled since then is news, and makes a note again."""
+    writes: list[Statement] = []
+    runs: dict[str, None] = {}
+    for kind, id, *state in told:
+        if kind == "effect":
+            run, ordinal = ids.effect_place(id)
+            writes.append(("effect.told", {"tenant": tenant, "run": run, "ordinal": ordinal, "state": state[0]}))
+            id = run
+        runs[id] = None
+    return writes + [("run.told", {"tenant": tenant, "run": run}) for run in runs]
 
 
 def end(claim: Claim, at: int, last: events.RunFailed | events.RunCancelled) -> Tx[Ended]:
@@ -912,16 +921,15 @@ def release(claim: Claim, at: int) -> Tx[RunRow]:
     return (yield from _queue_again(run, "released", at))
 
 
-def recover(tenant: str, run_id: str, fence: int, at: int) -> Tx[RunRow]:
-    """The process that held the run is dead: back into the queue, or parked when it keeps killing processes."""
+def recover(tenant: str, run_id: str, fence: int, at: int, why: str = "") -> Tx[RunRow]:
+    """Whoever held the run is gone: back into the queue, or parked when it goes on like this."""
     (rows,) = yield [("run.get", {"tenant": tenant, "run": run_id})]
     run = run_row(rows, run_id)
     if run.state != "running" or run.fence != fence:
         return run
     deaths = run.deaths + 1
     if deaths >= lifecycle.MAX_DEATHS:
-        why = f"{deaths} processes died at the same step of this run"
-        return (yield from _park(run, why, at))
+        return (yield from _park(run, f"{deaths} processes died at the same step of this run{why and ': '}{why}", at))
     return (yield from _queue_again(run, "recovered", at, deaths=deaths))
 
 

@@ -151,7 +151,7 @@ class EmbeddedEngine:
             log.exception("run %s stopped by an error of the runtime itself", run)
             if run not in self._drives:  # it could not even be claimed
                 self.refused[run] = OndolError(f"run {run} cannot be driven: {type(error).__name__}: {error}")
-            await self._count_as_death(tenant, run)
+            await self._count_as_death(tenant, run, error)
         else:
             self._after(drive)
 
@@ -160,19 +160,20 @@ class EmbeddedEngine:
         log.error("run %s: %s", run, error)
         if isinstance(error, StoreCorrupt | StoreTooNew):
             self.refused[run] = error
-            await self._count_as_death(tenant, run)
+            await self._count_as_death(tenant, run, error)
         else:
             self.streams.waits_for_store(run, error, self.clock.now(), 0)
             self.clock.call_later(_STORE_RETRY, self._look.set)
 
-    async def _count_as_death(self, tenant: str, run: str) -> None:
+    async def _count_as_death(self, tenant: str, run: str, error: Exception) -> None:
         """As if the process had died of it: the run is taken up again, and parked when it goes on like this."""
         drive = self._drives.get(run)
         if drive is not None:
             try:
-                await self.store.write(transactions.recover, tenant, run, drive.claim.fence, self._now())
-            except StoreError as error:
-                log.error("run %s stays claimed until this process ends: %s", run, error)
+                why = str(error) if isinstance(error, OndolError) else f"{type(error).__name__}: {error}"
+                await self.store.write(transactions.recover, tenant, run, drive.claim.fence, self._now(), why)
+            except StoreError as refused:
+                log.error("run %s stays claimed until this process ends: %s", run, refused)
             self._look.set()
 
     def _after(self, drive: Drive) -> None:

@@ -8,9 +8,21 @@ from __future__ import annotations
 from decimal import Decimal
 
 import pytest
-from kit import Conversation, Outside, WatchedClock, app, holds_in_all_cases, notes, results, serve, until
+from kit import (
+    Conversation,
+    Outside,
+    WatchedClock,
+    app,
+    holds_in_all_cases,
+    notes,
+    passes,
+    rests,
+    results,
+    serve,
+    until,
+)
 
-from ondol import Agent, Context, Event, RunFailed, Runtime, tool
+from ondol import Agent, Context, RunFailed, Runtime, tool
 from ondol.errors import ModelErrorKind
 from ondol.events import EffectClass
 from ondol.providers.script import Script
@@ -33,13 +45,6 @@ def shop(answers: Script, effect: EffectClass = "once") -> Agent:
 def model_of(agent: Agent) -> Conversation:
     assert isinstance(agent.model, Conversation)
     return agent.model
-
-
-async def passes(clock: WatchedClock, failed: Event) -> None:
-    """The time until the next attempt, as the failed one says it."""
-    wait = failed.data["retry_at"] / 1e6 - clock.now().timestamp()
-    await clock.asked(wait)
-    clock.advance(wait)
 
 
 CHARGE = [text("one moment"), call("charge", amount="10")]
@@ -104,9 +109,7 @@ async def test_c02_when_patience_ends_the_same_operation_goes_on_at_the_failed_s
     agent = shop(answers)  # type: ignore[arg-type]
     async with Runtime(db, agents=[agent], deps=Outside(downstream.url), clock=clock) as rt:
         run = await rt.start(agent, "charge 10", session="s", operation_id="m1")
-        async for event in run.events():
-            if event.type == "step.failed" and event.data.get("retry_at"):
-                await passes(clock, event)
+        await rests(clock, run)
         with pytest.raises(RunFailed) as failed:
             await run.result()
         assert failed.value.retryable

@@ -8,6 +8,7 @@ the operating system does for a process that was killed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -21,6 +22,8 @@ from ondol.worker import EmbeddedEngine
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+SOON = 10.0  # seconds; what never comes is noticed, though slowly
 
 
 class MortalStore:
@@ -157,9 +160,11 @@ class Life:
         dying.cancel()
         return doing.result()
 
-    async def ends(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Do the work until the process dies of it. Fails if it does not."""
-        await self.lives_or_dies(work)
+    async def ends(self, work: Coroutine[Any, Any, Any] | None = None) -> None:
+        """Do the work until the process dies of it, or wait until it dies of what it found. Fails if it does not."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SOON):
+                await self.lives_or_dies(work or self.store.died.wait())
         assert self.is_dead, f"{self.plan.unreached} was not passed, but {self.plan.passed}"
 
     def die(self) -> None:

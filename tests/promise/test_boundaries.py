@@ -136,6 +136,7 @@ async def test_b03_k_what_was_queued_behind_is_still_queued_behind(house: House)
         await life.rt.start(agent, "go", session="s", operation_id="op")
         second = await life.rt.start(agent, HELLO, session="s", operation_id="op-2")
         await life.ends(second.result())
+    house.clock.advance(hours=1)
     async with house.life(agent) as life:
         first, second = await life.rt.find_run("op"), await life.rt.find_run("op-2")
         assert await rest(first) == "waiting"

@@ -170,7 +170,7 @@ async def test_a_parked_run_is_told_of_and_what_it_says_later_is_its_own(house: 
     await house.dies(agent, at="outcome.after")
     for _ in range(2):
         async with house.life(agent, dies_at="model.before") as life:
-            await life.ends((await life.rt.find_run("op")).result())
+            await life.ends()
     async with house.life(agent) as life:
         parked = await life.rt.find_run("op")
         assert parked.status == "parked"

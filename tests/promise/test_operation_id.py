@@ -51,10 +51,7 @@ async def in_state(house: House, state: str) -> AsyncIterator[tuple[Life, Agent,
     if state == "parked":
         for _ in range(3):
             async with house.life(agent, dies_at="model.before") as life:
-                if not house.written().runs:
-                    await life.ends(life.rt.run(agent, SECRET, session="s", operation_id="op"))
-                else:
-                    await life.ends((await life.rt.find_run("op")).result())
+                await life.ends(life.rt.run(agent, SECRET, session="s", operation_id="op"))
     async with house.life(agent, plan=plan) as life:
         if state == "queued":
             ahead = await life.rt.start(agent, HELLO, session="s", operation_id="ahead")

@@ -158,7 +158,7 @@ async def test_progress_forgives_the_deaths_before_it(house: House) -> None:
         await deaths(house, agent, 1)
         if step < 2:  # the next process takes it a step further, and dies too: five deaths, never three at one step
             async with house.life(agent, dies_at="outcome.after") as life:
-                await life.ends((await life.rt.find_run("op")).result())
+                await life.ends()
     async with house.life(agent) as life:
         assert await rest(await life.rt.find_run("op")) == "completed"
     assert house.count("letter") == 2

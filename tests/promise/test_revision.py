@@ -96,7 +96,7 @@ async def test_crashes_and_takeovers_do_not_raise_it(house: House) -> None:
     agent = house.agent([LETTER], "done")
     run_id = await house.dies(agent, at="outcome.after")
     async with house.life(agent, dies_at="commit.before") as life:
-        await life.ends((await life.rt.get_run(run_id)).result())
+        await life.ends()
     async with house.life(agent) as life:
         assert (await (await life.rt.get_run(run_id)).result()).revision == 1
 

@@ -33,7 +33,7 @@ BY_INDEX = {
 BY_PARTIAL_INDEX = {
     "run.claimable": "runs_queued",
     "run.running": "runs_one_active",
-    "effect.untold": "effects_untold",
+    "effect.untold": "runs_untold",
     "ask.expirable": "asks_expiring",
 }
 LARGE = ("runs", "messages", "entries", "effects", "asks", "signals")

@@ -343,7 +343,10 @@ def _open_for_reading(path: Path) -> apsw.Connection:
 
 def _try_lock(path: Path) -> IO[str] | None:
     """The lock file, held until it is closed or the process dies; None while another process holds it."""
-    file = path.open("a+")
+    try:
+        file = path.open("a+")
+    except OSError as error:
+        raise _os_error(error, path) from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -28,6 +28,7 @@ CREATE TABLE definitions (
 
 -- A run is also its operation: identity, fingerprint and reply. The row outlives what happened in it (a tombstone).
 CREATE TABLE runs (
+  n INTEGER PRIMARY KEY,              -- order of acceptance; never taken from a clock
   tenant TEXT NOT NULL,
   id TEXT NOT NULL,
   session TEXT NOT NULL,
@@ -51,7 +52,7 @@ CREATE TABLE runs (
   cancel INTEGER NOT NULL DEFAULT 0,
   unread INTEGER NOT NULL DEFAULT 0,  -- signals
   wrote INTEGER NOT NULL DEFAULT 0,   -- a write effect started since the last T9
-  told INTEGER NOT NULL DEFAULT 0,    -- to a later turn, by a note
+  told INTEGER NOT NULL DEFAULT 0,    -- to a later turn, by a note: 1 all of it, 2 all but news of its effects
   reply TEXT,
   error TEXT,
   tokens_in INTEGER,
@@ -59,15 +60,15 @@ CREATE TABLE runs (
   accepted_at INTEGER NOT NULL,
   updated_at INTEGER NOT NULL,
   ended_at INTEGER,
-  PRIMARY KEY (tenant, id),
+  UNIQUE (tenant, id),
   FOREIGN KEY (tenant, session) REFERENCES sessions (tenant, id)
-) WITHOUT ROWID;
+);
 CREATE UNIQUE INDEX runs_operation ON runs (tenant, user_id, operation_id);
 CREATE UNIQUE INDEX runs_one_active ON runs (tenant, session) WHERE state IN ('running', 'waiting');
 CREATE INDEX runs_unfinished ON runs (tenant, session, place) WHERE state IN ('queued', 'running', 'waiting');
-CREATE INDEX runs_queued ON runs (tenant, deaths, accepted_at) WHERE state = 'queued';
-CREATE INDEX runs_committed ON runs (tenant, session, base) WHERE base IS NOT NULL;
-CREATE INDEX runs_untold ON runs (tenant, session) WHERE told = 0 AND state IN ('failed', 'cancelled', 'expired', 'parked');
+CREATE INDEX runs_queued ON runs (tenant, deaths) WHERE state = 'queued';
+CREATE INDEX runs_session ON runs (tenant, session, base);
+CREATE INDEX runs_untold ON runs (tenant, session) WHERE told <> 1 AND state <> 'completed';
 
 -- One row a transaction: entries `seq` to `seq + n - 1`.
 CREATE TABLE entries (
@@ -131,9 +132,9 @@ CREATE TABLE effects (
   FOREIGN KEY (tenant, run) REFERENCES runs (tenant, id)
 ) WITHOUT ROWID;
 CREATE INDEX effects_unknown ON effects (tenant, session) WHERE state = 'unknown';
-CREATE INDEX effects_untold ON effects (tenant, session) WHERE attempt > 0 AND effect <> 'read';
 
 CREATE TABLE asks (
+  n INTEGER PRIMARY KEY,              -- order of opening
   tenant TEXT NOT NULL,
   id TEXT NOT NULL,
   run TEXT NOT NULL,
@@ -152,11 +153,11 @@ CREATE TABLE asks (
   opened_at INTEGER NOT NULL,
   decided_at INTEGER,
   expires_at INTEGER,
-  PRIMARY KEY (tenant, id),
+  UNIQUE (tenant, id),
   FOREIGN KEY (tenant, run) REFERENCES runs (tenant, id)
-) WITHOUT ROWID;
+);
 CREATE INDEX asks_run ON asks (tenant, run);
-CREATE INDEX asks_open ON asks (tenant, state, opened_at);
+CREATE INDEX asks_open ON asks (tenant, state);
 CREATE INDEX asks_expiring ON asks (tenant, expires_at) WHERE state = 'open' AND expires_at IS NOT NULL;
 
 -- What people did: who, when, through which door.
@@ -192,22 +193,21 @@ CREATE INDEX blob_uses_run ON blob_uses (tenant, run);
 -- What the planner believes about sizes. Without it, it takes "this tenant" for a handful of rows.
 ANALYZE;
 INSERT INTO sqlite_stat1 (tbl, idx, stat) VALUES
-  ('runs', 'runs', '1000000 1000000 1'),
+  ('runs', 'sqlite_autoindex_runs_1', '1000000 1000000 1'),
   ('runs', 'runs_operation', '1000000 1000000 10000 1'),
   ('runs', 'runs_one_active', '1000 1000 1'),
   ('runs', 'runs_unfinished', '1000 1000 2 1'),
-  ('runs', 'runs_queued', '1000 1000 900 1'),
-  ('runs', 'runs_committed', '1000000 1000000 100 1'),
+  ('runs', 'runs_queued', '1000 1000 900'),
+  ('runs', 'runs_session', '1000000 1000000 100 1'),
   ('runs', 'runs_untold', '1000 1000 2'),
   ('entries', 'entries', '20000000 20000000 25 1'),
   ('messages', 'messages_ordinal', '20000000 20000000 20 1'),
   ('signals', 'signals_unread', '1000 1000 2'),
   ('effects', 'effects', '10000000 10000000 10 1'),
   ('effects', 'effects_unknown', '100 100 2'),
-  ('effects', 'effects_untold', '1000000 1000000 50'),
-  ('asks', 'asks', '100000 100000 1'),
+  ('asks', 'sqlite_autoindex_asks_1', '100000 100000 1'),
   ('asks', 'asks_run', '100000 100000 2'),
-  ('asks', 'asks_open', '100000 100000 1000 1'),
+  ('asks', 'asks_open', '100000 100000 1000'),
   ('asks', 'asks_expiring', '1000 1000 1'),
   ('blobs', 'blobs', '100000 100000 1'),
   ('blob_uses', 'blob_uses_run', '100000 100000 2'),

@@ -1,0 +1,201 @@
+"""C43: "today" is the user's day, shown with its offset, and the same for the model and the tools.
+
+Left out until they exist: a zone of the session, schedules, and the replay a week later.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+from kit import Conversation, Outside, app, holds_in_all_cases, serve, until, waits
+
+from ondol import Agent, Context, InvalidInput, ModelRequest, Runtime, tool
+from ondol.testing import Downstream, FaultPlan, ManualClock, call, kill
+
+SEOUL, MONTEVIDEO = "Asia/Seoul", "America/Montevideo"
+AFTER_MIDNIGHT_IN_SEOUL = "2026-11-29T15:30Z"
+EVENING_IN_MONTEVIDEO = "2026-11-30T01:06Z"
+
+
+async def remind(ctx: Context[Outside], day: str, hour: int) -> str:
+    """File a reminder for ``today`` or ``tomorrow``, as the user counts days."""
+    here = ctx.now().astimezone(ZoneInfo(ctx.time_zone or "UTC"))
+    at = here.replace(hour=hour, minute=0, second=0) + timedelta(days=int(day == "tomorrow"))
+    await ctx.deps.effect(ctx, "remind", at=at.isoformat())
+    return at.isoformat()
+
+
+@tool(approve=True)
+async def note_time(ctx: Context[Outside]) -> str:
+    await ctx.deps.effect(ctx, "note_time", at=ctx.now().isoformat(), zone=ctx.time_zone)
+    return "noted"
+
+
+def clerk() -> Agent:
+    scripts = {
+        "today": [[call("remind", day="today", hour=23)], "filed"],
+        "tomorrow 9am": [[call("remind", day="tomorrow", hour=9)], "filed"],
+        "when you may": [[call("note_time")], "noted it"],
+        "what day is it?": ["see above"],
+    }
+    return Agent("clerk", model=Conversation(scripts), instructions="Be brief.", tools=[remind, note_time])
+
+
+def shown(agent: Agent, said: str, nth: int = -1) -> str:
+    """The system message of a request."""
+    assert isinstance(agent.model, Conversation)
+    return first_text(agent.model.of[said].requests[nth])
+
+
+def first_text(request: ModelRequest) -> str:
+    system = request.messages[0]
+    assert system.role == "system"
+    return system.text
+
+
+@pytest.mark.parametrize(
+    ("now", "zone", "clock_shown", "today", "tomorrow"),
+    [
+        (
+            AFTER_MIDNIGHT_IN_SEOUL, SEOUL, "Monday, 2026-11-30 00:30 +09:00 (Asia/Seoul)",
+            "2026-11-30T23:00:00+09:00", "2026-12-01T09:00:00+09:00",
+        ),
+        (
+            EVENING_IN_MONTEVIDEO, MONTEVIDEO, "Sunday, 2026-11-29 22:06 -03:00 (America/Montevideo)",
+            "2026-11-29T23:00:00-03:00", "2026-11-30T09:00:00-03:00",
+        ),
+        (
+            "2026-03-08T06:59Z", "America/New_York", "Sunday, 2026-03-08 01:59 -05:00 (America/New_York)",
+            "2026-03-08T23:00:00-04:00", "2026-03-09T09:00:00-04:00",
+        ),
+        (
+            AFTER_MIDNIGHT_IN_SEOUL, None, "Sunday, 2026-11-29 15:30 +00:00 (UTC)",
+            "2026-11-29T23:00:00+00:00", "2026-11-30T09:00:00+00:00",
+        ),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("named_by", ["request", "deployment"])
+async def test_c43_the_model_and_the_tools_have_the_users_day(
+    db: str, downstream: Downstream, named_by: str, now: str, zone: str | None, clock_shown: str, today: str,
+    tomorrow: str,
+) -> None:  # fmt: skip
+    agent, clock = clerk(), ManualClock(now)
+    deployed, asked = (zone, None) if named_by == "deployment" else ("Pacific/Apia" if zone else None, zone)
+    outside = Outside(downstream.url)
+    async with Runtime(db, agents=[agent], deps=outside, clock=clock, time_zone=deployed) as rt:
+        await rt.run(agent, "today", session="s", operation_id="m1", time_zone=asked)
+        await rt.run(agent, "tomorrow 9am", session="s", operation_id="m2", time_zone=asked)
+        for said in ("today", "tomorrow 9am"):
+            assert shown(agent, said).startswith("Be brief.")
+            assert f"{clock_shown}." in shown(agent, said)
+        assert [line.arguments for line in await downstream.effects()] == [{"at": today}, {"at": tomorrow}]
+        await holds_in_all_cases(rt, db, agent, "s", downstream, clock=clock)
+
+
+async def test_c43_the_zone_of_the_machine_does_not_matter(db: str, downstream: Downstream) -> None:
+    agent = clerk()
+    for n, machine in enumerate([MONTEVIDEO, SEOUL]):
+        async with app(__file__, db, downstream, TZ=machine) as child:
+            await child.do("run", agent="clerk", input="what day is it?", session="s", operation_id=f"n{n}")
+            await child.do(
+                "run", agent="clerk", input="what day is it?", session="s", operation_id=f"z{n}", time_zone="Asia/Tokyo"
+            )
+    async with Runtime(db, agents=[agent]) as rt:
+        for run in await rt.runs(session="s"):
+            zone, name = (UTC, "UTC") if run.time_zone is None else (ZoneInfo("Asia/Tokyo"), "Asia/Tokyo")
+            text = (await rt.context(run.id)).messages[0].text
+            local = run.accepted_at.astimezone(zone)
+            assert f"{local:%Y-%m-%d %H:%M} {'+09:00' if name != 'UTC' else '+00:00'} ({name})" in text
+            assert abs(run.accepted_at - datetime.now(UTC)) < timedelta(minutes=5)  # an instant, not a local time
+        await holds_in_all_cases(rt, db, agent, "s", downstream)
+
+
+async def test_c43_a_run_that_slept_over_night_is_told_when_it_began_and_what_time_it_is(
+    db: str, downstream: Downstream
+) -> None:
+    agent, clock = clerk(), ManualClock("2026-11-29T14:50Z")  # 23:50 in Seoul
+    async with Runtime(db, agents=[agent], deps=Outside(downstream.url), clock=clock) as rt:
+        run = await rt.start(agent, "when you may", session="s", operation_id="m1", time_zone=SEOUL)
+        (ask,) = await waits(run)
+        assert "Sunday, 2026-11-29 23:50 +09:00 (Asia/Seoul)" in shown(agent, "when you may")
+    clock.set("2026-11-29T23:05Z")  # the next morning
+    async with Runtime(db, agents=[agent], deps=Outside(downstream.url), clock=clock, time_zone="UTC") as rt:
+        await (await rt.get_ask(ask.id)).approve(by="kim")
+        assert (await (await rt.get_run(run.id)).result()).text == "noted it"
+        now = shown(agent, "when you may")
+        assert "started at Sunday, 2026-11-29 23:50 +09:00 (Asia/Seoul)" in now
+        assert "now it is Monday, 2026-11-30 08:05 +09:00 (Asia/Seoul)" in now
+        (line,) = await downstream.effects()
+        assert line.arguments == {"at": "2026-11-29T23:05:00+00:00", "zone": SEOUL}
+        await holds_in_all_cases(rt, db, agent, "s", downstream, clock=clock)
+
+
+async def test_c43_two_users_of_one_session_have_their_own_zones(db: str, downstream: Downstream) -> None:
+    agent, clock = clerk(), ManualClock(AFTER_MIDNIGHT_IN_SEOUL)
+    async with Runtime(db, agents=[agent], deps=Outside(downstream.url), clock=clock) as rt:
+        for n, (user, zone) in enumerate([("kim", SEOUL), ("ana", MONTEVIDEO), ("kim", SEOUL)]):
+            await rt.run(agent, "today", session="s", user=user, time_zone=zone, operation_id=f"m{n}")
+        in_seoul, in_montevideo = "Monday, 2026-11-30 00:30 +09:00", "Sunday, 2026-11-29 12:30 -03:00"
+        for nth, (own, other) in enumerate([(in_seoul, in_montevideo), (in_montevideo, in_seoul)]):
+            assert own in shown(agent, "today", 2 * nth)
+            assert other not in shown(agent, "today", 2 * nth)
+        assert [line.arguments["at"] for line in await downstream.effects()] == [
+            "2026-11-30T23:00:00+09:00", "2026-11-29T23:00:00-03:00", "2026-11-30T23:00:00+09:00",
+        ]  # fmt: skip
+        assert {(r.user, r.time_zone) for r in await rt.runs(session="s")} == {("kim", SEOUL), ("ana", MONTEVIDEO)}
+        await holds_in_all_cases(rt, db, agent, "s", downstream, clock=clock)
+
+
+async def test_c43_a_call_of_the_model_is_made_again_with_the_clock_and_the_zone_it_had(
+    db: str, downstream: Downstream
+) -> None:
+    """The process dies with the request written down. The next one runs a day later, in another zone."""
+    async with app(__file__, db, downstream, FaultPlan().at("note_down.after", fault=kill()), ZONE=SEOUL) as child:
+        run_id = await child.do("start", agent="clerk", input="what day is it?", session="s", operation_id="m1")
+        await child.dies()
+    async with Runtime(db) as nobody:
+        recorded = await nobody.context(run_id)
+        assert "+09:00 (Asia/Seoul)" in recorded.messages[0].text
+    agent, clock = clerk(), ManualClock(datetime.now(UTC) + timedelta(days=1))
+    async with Runtime(db, agents=[agent], clock=clock, time_zone=MONTEVIDEO) as rt:
+        run = await rt.get_run(run_id)
+        assert (await run.result()).text == "see above"
+        await until(run, "run.resumed")
+        assert isinstance(agent.model, Conversation)
+        (request,) = agent.model.of["what day is it?"].requests
+        assert list(request.messages) == recorded.messages
+        await holds_in_all_cases(rt, db, agent, "s", downstream, clock=clock)
+
+
+async def test_c43_the_clock_stands_still_while_a_run_works(db: str, downstream: Downstream) -> None:
+    """So that a run does not change its mind about the day in the middle, and what it sees can be built again."""
+    agent, clock = clerk(), ManualClock("2026-11-29T14:59Z")  # a minute to midnight in Seoul
+    await downstream.hold("before")
+    async with Runtime(db, agents=[agent], deps=Outside(downstream.url), clock=clock) as rt:
+        run = await rt.start(agent, "today", session="s", operation_id="m1", time_zone=SEOUL)
+        await downstream.wait_for_held()
+        clock.advance(minutes=0.5)
+        clock.advance(minutes=0.4)
+        await downstream.release()
+        await run.result()
+        assert shown(agent, "today", 0) == shown(agent, "today", 1)
+        assert "2026-11-29 23:59 +09:00" in shown(agent, "today", 1)
+        assert [line.arguments for line in await downstream.effects()] == [{"at": "2026-11-29T23:00:00+09:00"}]
+        await holds_in_all_cases(rt, db, agent, "s", downstream, clock=clock)
+
+
+@pytest.mark.parametrize("zone", ["Seoul", "KST+9", "+09:00", "", "../../etc/passwd"])
+async def test_c43_a_zone_that_nobody_knows_is_refused_by_name(db: str, zone: str) -> None:
+    agent = clerk()
+    with pytest.raises(InvalidInput, match="time zone"):
+        Runtime(db, agents=[agent], time_zone=zone)
+    async with Runtime(db, agents=[agent]) as rt:
+        with pytest.raises(InvalidInput, match="time zone"):
+            await rt.start(agent, "today", time_zone=zone)
+        assert await rt.runs() == []
+
+
+if __name__ == "__main__":
+    serve([clerk()])
