@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ondol import clock, messages, values
 from ondol.errors import StoreCorrupt
 from ondol.journal import Shown
-from ondol.messages import Message, Text, ToolResponse
+from ondol.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, ToolResponse, UnknownPart
 from ondol.records import EffectRow, RunRow
 
 _INPUT_SHOWN = 500  # characters of an unanswered request that a note repeats
@@ -58,6 +59,62 @@ def _told(state: str) -> str:
             return "it was started and its outcome is unknown; it may have happened"
         case _:
             return state
+
+
+def sendable(body: str, message: Message, provider: str) -> Message | None:
+    """The message as the provider takes it: no blank texts, no other provider's private data, valid Unicode.
+
+    ``body`` is the message as it is stored. None when nothing is left of it.
+    """
+    parts = message.parts
+    if _INVALID in body:
+        parts = tuple(_valid(p) for p in parts)
+    parts = tuple(p for p in parts if not isinstance(p, Text | Reasoning) or p.text.strip())
+    if any(_foreign(p, provider) for p in parts):
+        parts = tuple(kept for p in parts if (kept := _without_private_data(p, provider)) is not None)
+    if parts == message.parts:
+        return message
+    return replace(message, parts=parts) if parts else None
+
+
+#: How a text with lone surrogates is marked in a stored body, see ``values``.
+_INVALID = f'"{values.TAG}":"text"'
+
+
+def _valid(part: Part) -> Part:
+    match part:
+        case Text(text) | Reasoning(text):
+            return replace(part, text=values.valid(text))
+        case ToolCall(arguments=arguments):
+            made = values.loads(values.dumps(_without_tags(values.encode(arguments))))
+            return replace(part, arguments=made)
+        case _:
+            return part
+
+
+def _without_tags(encoded: Any) -> Any:
+    """Encoded arguments with each marked text written out, as far as it is valid."""
+    match encoded:
+        case {values.TAG: "text"}:
+            return values.plain_text(encoded)
+        case dict():
+            return {k: _without_tags(v) for k, v in encoded.items()}
+        case list():
+            return [_without_tags(v) for v in encoded]
+        case _:
+            return encoded
+
+
+def _foreign(part: Part, provider: str) -> bool:
+    own = getattr(part, "provider", None)
+    return own is not None and own.get("name", provider) != provider
+
+
+def _without_private_data(part: Part, provider: str) -> Part | None:
+    """Another provider's signed reasoning goes as a whole: without its signature nobody takes it."""
+    if not _foreign(part, provider) or isinstance(part, ToolResponse | Attachment | UnknownPart):
+        return part
+    return None if isinstance(part, Reasoning) else replace(part, provider=None)
 
 
 def own_messages(run_messages: Mapping[int, Message], since: int, upto: int) -> list[Message]:

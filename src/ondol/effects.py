@@ -118,7 +118,8 @@ def verdict(effect: Effect, rules: Rules | None, *, sibling_unknown: bool, now: 
 
 def _lost(effect: Effect, rules: Rules | None, now: int) -> Verdict:
     """A write was started and its outcome is not written down: the process that ran it is gone."""
-    rules = rules or Rules()
+    if rules is None:
+        return OutcomeUnknown(f"the process stopped while it ran, and there is no tool {effect.tool!r} any more")
     if effect.effect == "idempotent" and _may_repeat(effect, rules, max(now, effect.deadline)):
         return Run(after=effect.deadline)
     if rules.has_check:

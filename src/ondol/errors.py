@@ -22,6 +22,7 @@
     │   ├── StoreBusy           retry in a moment
     │   ├── StoreCorrupt        restore a backup
     │   ├── StoreTooNew         upgrade Ondol
+    │   ├── StoreFault          report it: a statement failed for a reason that asking again does not cure
     │   └── OutcomeUnknown      it may have happened: retry with the same operation id
     └── Fenced                  (internal) the holder of a run may not do this now
         ├── ClaimLost           somebody else drives the run
@@ -199,6 +200,12 @@ class StoreTooNew(StoreError):
     """The store, or a run in it, was written by a newer version."""
 
     code = "store_too_new"
+
+
+class StoreFault(StoreError):
+    """A statement failed for a reason that asking again does not cure. The change is absent."""
+
+    code = "store_fault"
 
 
 class OutcomeUnknown(StoreError):

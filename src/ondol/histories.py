@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ondol import context, messages, queries
@@ -14,7 +13,7 @@ from ondol.store import Store
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The committed messages of a session up to a sequence, with their chained hash."""
+    """The committed messages of a session up to a sequence: as a provider takes them, with the chain over them all."""
 
     until: int
     messages: tuple[Message, ...]
@@ -28,24 +27,23 @@ class HistoryCache:
     LIMIT = 8_000_000  # characters of stored bodies, over all sessions
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[str, str, int], History] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str, int, str], History] = OrderedDict()
         self._size = 0
 
-    async def load(self, store: Store, session: SessionRow) -> History:
-        key = (session.tenant, session.id, session.created_at)
-        known = self._kept.get(key) or History(0, (), context.EMPTY_CHAIN, 0)
-        if known.until == session.next_message:
-            return known
-        new = await store.read(queries.read_history, session.tenant, session.id, known.until, session.next_message)
-        bodies = [m.body for m in new]
-        return self._keep(key, _extended(known, session.next_message, [messages.loads(b) for b in bodies], bodies))
+    async def load(self, store: Store, session: SessionRow, provider: str) -> History:
+        """The session's history as this provider takes it."""
+        known = self._kept.get(_key(session, provider)) or History(0, (), context.EMPTY_CHAIN, 0)
+        new = []
+        if known.until != session.next_message:
+            new = await store.read(queries.read_history, session.tenant, session.id, known.until, session.next_message)
+        return self.extend(session, provider, known, [m.body for m in new], session.next_message)
 
-    def committed(
-        self, session: SessionRow, before: History, own: Sequence[Message], bodies: Sequence[str], until: int
-    ) -> None:
-        self._keep((session.tenant, session.id, session.created_at), _extended(before, until, own, bodies))
-
-    def _keep(self, key: tuple[str, str, int], history: History) -> History:
+    def extend(self, session: SessionRow, provider: str, before: History, bodies: list[str], until: int) -> History:
+        """Keep the history with these committed bodies behind it. Raises StoreTooNew for one of a newer version."""
+        new = [m for b in bodies if (m := context.sendable(b, messages.loads(b), provider)) is not None]
+        chain = context.extend_chain(before.chain, bodies)
+        history = History(until, (*before.messages, *new), chain, before.size + sum(map(len, bodies)))
+        key = _key(session, provider)
         old = self._kept.pop(key, None)
         self._size += history.size - (old.size if old else 0)
         self._kept[key] = history
@@ -55,6 +53,5 @@ class HistoryCache:
         return history
 
 
-def _extended(before: History, until: int, own: Sequence[Message], bodies: Sequence[str]) -> History:
-    chain = context.extend_chain(before.chain, bodies)
-    return History(until, (*before.messages, *own), chain, before.size + sum(map(len, bodies)))
+def _key(session: SessionRow, provider: str) -> tuple[str, str, int, str]:
+    return session.tenant, session.id, session.created_at, provider

@@ -103,7 +103,8 @@ class Message:
 
 
 def user(text: str, *attachments: Attachment) -> Message:
-    return Message("user", (Text(text), *attachments))
+    """A blank text beside attachments says nothing: it is left out."""
+    return Message("user", (*((Text(text),) if text.strip() or not attachments else ()), *attachments))
 
 
 def runtime_note(text: str) -> Message:

@@ -65,6 +65,9 @@ class Model(Protocol):
     counts as a broken connection. It makes one attempt: retries are Ondol's. Closing the stream (``aclose``) or
     cancelling the task stops the request and closes its socket.
     Raises ModelError, with the kind that says what to do.
+
+    The attribute ``provider`` (by default the name) says whose private data (signatures, ids) it can read back: parts
+    that carry another name lose it before they are handed over.
     """
 
     @property

@@ -11,7 +11,7 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, ParamSpec, TypeVar, assert_never
 
@@ -30,6 +30,7 @@ from ondol.errors import (
     SignalsUnread,
     StoreCorrupt,
     StoreError,
+    StoreFault,
     StoreTooNew,
 )
 from ondol.histories import HistoryCache
@@ -60,6 +61,7 @@ class Served:
     digest: str
     tools: Mapping[str, Tool[..., Any]]
     rules: Mapping[str, effects.Rules]
+    provider: str  # whose private data in messages the model can read back
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +87,11 @@ class Drive:
         self.claim, self.row = claimed.claim, claimed.run
         self.store, self.clock = runner.store, runner.clock
         self.state = journal.fold(claimed.batches)
-        self.bodies: dict[int, str] = dict(claimed.messages)
-        self.messages = {o: messages.loads(body) for o, body in self.bodies.items()}
+        self.bodies = dict(claimed.bodies)
+        self.messages = dict(claimed.messages)
+        self._sendable: dict[int, Message] = {}  # as this model takes them
+        for ordinal, message in self.messages.items():
+            self._make_sendable(ordinal, self.bodies[ordinal], message)
         self._call_ids = {c.id for m in self.messages.values() for c in m.calls}
         self.token = CancelToken()
         self._pause = CancelToken()  # set by a cancel and by draining: nobody sleeps through either
@@ -103,6 +108,7 @@ class Drive:
         self._own_upto = 0
         self._told: tuple[journal.Shown, Message, bytes] | None = None
         self._begun: dict[int, effects.Effect] = {}  # started by this process and not yet at an outcome
+        self._patches: dict[int, Mapping[str, Any]] = {}  # decided here; maybe not yet folded
         self._parsed: dict[int, Mapping[str, Any]] = {}
         self._partial: list[str] = []
         self._group: asyncio.TaskGroup | None = None
@@ -114,8 +120,12 @@ class Drive:
         """Somebody left a signal in the store: read it now, whatever else is going on."""
         self.signalled = True
         if self._group is not None and not self._absorbing:
-            self._absorbing = True
-            self._group.create_task(self._absorb())
+            absorbing = self._absorb()
+            try:
+                self._group.create_task(absorbing)
+                self._absorbing = True
+            except RuntimeError:  # the drive is breaking off: the signal is for the next holder
+                absorbing.close()
 
     def drain(self) -> None:
         """Give the run back at the next boundary."""
@@ -131,18 +141,21 @@ class Drive:
         Raises:
             ClaimLost: somebody else drives it now; nothing more was done here.
         """
-        self.history = await self.runner.histories.load(self.store, self.claimed.session)
+        self.history = await self.runner.histories.load(self.store, self.claimed.session, self.served.provider)
         self.session_state: dict[str, Any] = values.decode(values.loads(self.claimed.session.state))
         try:
             async with asyncio.TaskGroup() as group:
-                await self._loop(group)
+                self._group = group
+                try:
+                    await self._loop(group)
+                finally:
+                    self._group = None  # a signal that comes now is for the next holder
         except BaseExceptionGroup as several:
             # A signal that came as the run ended finds nothing to hold any more: that is no loss.
             if self.ended is None and self.suspended is None:
                 raise several.exceptions[0] from None
 
     async def _loop(self, group: asyncio.TaskGroup) -> None:
-        self._group = group
         while True:
             self._changed.clear()
             if self.signalled or self._absorbing:
@@ -151,7 +164,7 @@ class Drive:
                 continue
             action = self._next_action()
             if self.draining and not self.busy and not isinstance(action, lifecycle.Commit | lifecycle.End):
-                await self._write(transactions.release, self.claim, self._now())
+                await self._write(transactions.release, self.row.tenant, self.row.id, self.claim.fence, self._now())
                 return
             match action:
                 case lifecycle.BuildContext():
@@ -201,7 +214,7 @@ class Drive:
         while True:
             try:
                 return await self.store.write(tx, *args, **kwargs)
-            except (StoreCorrupt, StoreTooNew):
+            except (StoreCorrupt, StoreTooNew, StoreFault):
                 raise
             except StoreError as error:
                 log.warning("run %s: %s", self.row.id, error)
@@ -320,7 +333,12 @@ class Drive:
 
     def _keep_message(self, ordinal: int, body: str, message: Message | None = None) -> None:
         self.bodies[ordinal] = body
-        self.messages[ordinal] = message or messages.loads(body)
+        self.messages[ordinal] = message = message or messages.loads(body)
+        self._make_sendable(ordinal, body, message)
+
+    def _make_sendable(self, ordinal: int, body: str, message: Message) -> None:
+        if (sent := context.sendable(body, message, self.served.provider)) is not None:
+            self._sendable[ordinal] = sent
 
     # --- execute: the model -------------------------------------------------------------------------------------
 
@@ -329,7 +347,7 @@ class Drive:
             return
         upto, shown = self.state.next_message, self.state.shown
         assert shown is not None
-        self._own += context.own_messages(self.messages, self._own_upto, upto)
+        self._own += context.own_messages(self._sendable, self._own_upto, upto)
         self._own_upto = upto
         system, _ = self._system(shown)
         request = ModelRequest(
@@ -343,6 +361,8 @@ class Drive:
                 await asking.stop_late(self.clock)
                 await self._write_partial(request)
                 return
+            if asking.future.cancelled():  # by something of its own: no cancel of this run
+                raise ModelError("connection", "the model call was cancelled by the model itself")
             answer = asking.future.result()
         except ModelError as error:
             await self._model_failed(error)
@@ -377,7 +397,7 @@ class Drive:
             raise ModelError("connection", "the answer ended before it was complete")
         if answer.stop == "content_filter":
             raise ModelError("content_filter", "the provider's filter stopped the answer")
-        if not any(isinstance(p, ToolCall) or (isinstance(p, Text) and p.text) for p in answer.parts):
+        if not any(isinstance(p, ToolCall) or (isinstance(p, Text) and p.text.strip()) for p in answer.parts):
             raise ModelError("server", "the model gave an empty answer")
         return answer
 
@@ -403,7 +423,8 @@ class Drive:
     async def _write_answer(self, answer: Answer) -> None:
         """T3. An answer that was cut off makes none of its calls."""
         ordinal = self.state.next_message
-        parts = tuple(p for p in answer.parts if not (isinstance(p, Text) and not p.text))
+        parts = tuple(p for p in answer.parts if not (isinstance(p, Text) and not p.text.strip()))
+        parts = tuple(_named(p) if isinstance(p, ToolCall) else p for p in parts)
         message = self._with_unique_ids(Message("assistant", parts))
         body = messages.dumps(message)
         calls = [self._plan(call, i, ordinal, answer) for i, call in enumerate(message.calls)]
@@ -422,8 +443,7 @@ class Drive:
 
     def _with_unique_ids(self, message: Message) -> Message:
         """Some models repeat call ids or give none: results could not be told apart."""
-        calls = message.calls
-        ids_given = [c.id for c in calls]
+        ids_given = [c.id for c in message.calls]
         if all(ids_given) and len(set(ids_given)) == len(ids_given) and self._call_ids.isdisjoint(ids_given):
             self._call_ids.update(ids_given)
             return message
@@ -431,9 +451,9 @@ class Drive:
         number = len(self.state.effects)
         for part in message.parts:
             if isinstance(part, ToolCall):
-                id = part.id if part.id and part.id not in self._call_ids else f"call_{number}"
+                id = part.id if part.id and part.id not in self._call_ids else f"call_{self.row.id}_{number}"
                 self._call_ids.add(id)
-                part = ToolCall(id, part.name, part.arguments, part.provider)
+                part = replace(part, id=id)
                 number += 1
             parts.append(part)
         return Message(message.role, tuple(parts))
@@ -595,9 +615,11 @@ class Drive:
             looking = InFlight.of_coroutine(tool.check_awaited(ctx, parsed))
         else:
             looking = InFlight.of_function(lambda: tool.check_called(ctx, parsed), f"ondol-check-{tool.name}")
-        ending = await looking.wait(self.clock, tool.timeout.total_seconds(), self.token)
+        try:
+            ending = await looking.wait(self.clock, tool.timeout.total_seconds(), self.token)
+        finally:
+            looking.future.cancel()  # nothing, if it is done
         if ending != "done":
-            looking.future.cancel()
             return None if ending == "cancelled" else effects.OutcomeUnknown("check did not answer in time")
         match looking.future.result():
             case Happened(result=result):
@@ -623,9 +645,10 @@ class Drive:
         patch = {k: values.encode(v) for k, v in ctx.state.patch.items()}
         for sibling in self.state.effects:
             if sibling.step == effect.step and sibling.ordinal != effect.ordinal:
-                theirs = self.state.patches.get(sibling.ordinal, {})
+                theirs = self._patches.get(sibling.ordinal) or self.state.patches.get(sibling.ordinal, {})
                 if clash := sorted(k for k in patch if k in theirs and theirs[k] != patch[k]):
                     return {}, f"another call of the same step set {', '.join(clash)} differently"
+        self._patches[effect.ordinal] = patch
         return patch, None
 
     async def _failed(self, call: int, reason: str) -> None:
@@ -751,10 +774,9 @@ class Drive:
             await self._end(lifecycle.End("failed", "conflict", str(error)))
             return True
         self._record(self.ended.batch)
-        own = sorted(self.messages)
         assert self.ended.run.base is not None
-        self.runner.histories.committed(
-            self.claimed.session, self.history, [self.messages[o] for o in own], [self.bodies[o] for o in own],
+        self.runner.histories.extend(
+            self.claimed.session, self.served.provider, self.history, [self.bodies[o] for o in sorted(self.bodies)],
             self.ended.run.base + n_messages,
         )  # fmt: skip
         return True
@@ -772,6 +794,11 @@ class Drive:
 
 
 _EVIDENCE: set[asyncio.Task[None]] = set()  # the loop keeps only weak references to tasks
+
+
+def _named(call: ToolCall) -> ToolCall:
+    """Names and ids come from a model too: what is not valid Unicode in them is replaced before anybody looks."""
+    return replace(call, id=values.valid(call.id), name=values.valid(call.name))
 
 
 def _unusual(stop: str) -> str:

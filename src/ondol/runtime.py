@@ -139,6 +139,7 @@ class Runtime:
             return
         engine, self._engine = self._engine, None
         await engine.close(drain)
+        self._streams.close()
         await self._store.close()
         for model in self._models:
             close = getattr(model, "aclose", None)
@@ -155,7 +156,9 @@ class Runtime:
         definition = values.dumps(agent.definition())
         tools = agent.toolset
         digest = values.digest(agent.definition())
-        return Served(agent, model, definition, digest, tools, {name: t.rules for name, t in tools.items()})
+        rules = {name: t.rules for name, t in tools.items()}
+        provider = getattr(model, "provider", model.name)
+        return Served(agent, model, definition, digest, tools, rules, provider)
 
     @property
     def _working(self) -> EmbeddedEngine:
@@ -204,6 +207,8 @@ class Runtime:
             raise InvalidInput(f"if_busy={if_busy!r} is unknown: say 'queue' or 'reject'")
         if not isinstance(input, str):
             raise InvalidInput(f"the input must be a text, got {type(input).__name__}")
+        if not input.strip() and not attachments:
+            raise InvalidInput("the input is empty: say something, or attach something")
         for kind, value in (("tenant", tenant), ("session", session), ("user", user), ("operation_id", operation_id)):
             if value is not None:
                 checked_id(kind, value)
@@ -528,7 +533,8 @@ class Runtime:
             return await self._store.write(tx, *args, **kwargs)
         except asyncio.CancelledError:
             # The caller went away, but it may well be durable: the engine has to find out for itself.
-            self._working.changed()
+            if self._engine is not None:
+                self._engine.changed()
             raise
 
     async def _read(self, tx: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -100,7 +100,7 @@ SELECT id, agent, deaths FROM runs WHERE tenant = :tenant AND session = :session
 ORDER BY place LIMIT 1
 
 -- name: run.erase
-UPDATE runs SET reply = NULL, base = NULL, error = NULL WHERE tenant = :tenant AND session = :session
+UPDATE runs SET reply = NULL, base = NULL, error = NULL, retryable = 0, told = 1 WHERE tenant = :tenant AND session = :session
 
 -- name: run.untold
 SELECT {run} FROM runs WHERE tenant = :tenant AND session = :session AND told <> 1 AND state <> 'completed'

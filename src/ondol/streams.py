@@ -86,6 +86,12 @@ class Streams:
         """The run came to rest in this process: whoever waits for that gets its row."""
         self._resolve(run.id, run)
 
+    def close(self) -> None:
+        """Whoever still waits looks once more, and finds the runtime closed."""
+        for run in list(self._settled):
+            self._resolve(run, None)
+        self.notify_all()
+
     def dropped(self, run: str) -> None:
         """This process stopped driving the run without bringing it to rest."""
         self._resolve(run, None)

@@ -266,7 +266,8 @@ class Claimed:
     claim: Claim
     session: SessionRow
     batches: tuple[journal.Batch, ...]
-    messages: Mapping[int, str]
+    bodies: Mapping[int, str]
+    messages: Mapping[int, messages.Message]
     untold_runs: tuple[tuple[RunRow, str], ...]  # with the input's stored body
     untold_effects: tuple[EffectRow, ...]
 
@@ -294,12 +295,14 @@ def claim(tenant: str, run: str, owner: str, at: int) -> Tx[Claimed | None]:
     if untold_runs:
         inputs = yield [("message.one", {"tenant": tenant, "run": r.id, "ordinal": 1}) for r in untold_runs]
     assert row.head is not None
+    own = {o: checked_body(run, o, body, total) for o, body, total in bodies}
     return Claimed(
         run=row,
         claim=Claim(tenant, run, row.session, row.fence, row.head, row.deaths),
         session=SessionRow(*session[0]),
         batches=tuple(journal.loads(run, *stored_row) for stored_row in stored),
-        messages={o: checked_body(run, o, body, total) for o, body, total in bodies},
+        bodies=own,
+        messages={o: messages.loads(body) for o, body in own.items()},
         untold_runs=tuple(
             (r, checked_body(r.id, *i[0]) if i else "") for r, i in zip(untold_runs, inputs, strict=True)
         ),
@@ -912,12 +915,12 @@ def cancel(tenant: str, run_id: str, by: str, door: str, reason: str, at: int) -
     return Cancelled(ended.run, pending=False, next_run=ended.next_run)
 
 
-def release(claim: Claim, at: int) -> Tx[RunRow]:
-    """A clean shutdown gives the run back at its old place. It does not count as a death."""
-    (rows,) = yield [("run.get", {"tenant": claim.tenant, "run": claim.run})]
-    run = run_row(rows, claim.run)
-    if run.state != "running" or run.fence != claim.fence:
-        raise ClaimLost(f"run {claim.run} is not held with fence {claim.fence} any more")
+def release(tenant: str, run_id: str, fence: int, at: int) -> Tx[RunRow]:
+    """The holder gives the run back at its old place. It does not count as a death."""
+    (rows,) = yield [("run.get", {"tenant": tenant, "run": run_id})]
+    run = run_row(rows, run_id)
+    if run.state != "running" or run.fence != fence:
+        raise ClaimLost(f"run {run_id} is not held with fence {fence} any more")
     return (yield from _queue_again(run, "released", at))
 
 

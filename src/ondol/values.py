@@ -125,8 +125,7 @@ def _opaque(value: Any) -> dict[str, Any]:
         shown = repr(value)
     except Exception as error:
         shown = f"<{type(value).__name__}: its repr raised {type(error).__name__}>"
-    shown = shown.encode("utf-8", "replace").decode()[:_REPR_LIMIT]
-    return {TAG: "opaque", "type": type(value).__name__, "v": shown}
+    return {TAG: "opaque", "type": type(value).__name__, "v": valid(shown)[:_REPR_LIMIT]}
 
 
 def has_opaque(encoded: Any) -> bool:
@@ -186,8 +185,26 @@ def _hashable(value: Any) -> Any:
     return frozenset(value) if isinstance(value, set) else value
 
 
-#: Compact JSON text of an encoded value, as it is stored.
-dumps: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+_to_json: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+
+
+def dumps(encoded: Any) -> str:
+    """Compact JSON text of an encoded value, as it is stored.
+
+    Contents are tagged before where they are not valid Unicode. What is left of that kind stands in names and reasons,
+    and is replaced.
+    """
+    text = _to_json(encoded)
+    return text if text.isascii() else valid(text)
+
+
+def valid(text: str) -> str:
+    """The text, with what is not valid Unicode in it replaced by question marks."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace").decode()
+    return text
 
 
 loads = json.loads
@@ -225,6 +242,6 @@ def _untagged(encoded: Any) -> Any:
         case "set":
             return [_untagged(v) for v in encoded["v"]]
         case "text":
-            return decode(encoded).encode("utf-8", "replace").decode()
+            return valid(decode(encoded))
         case _:
             return _untagged(encoded.get("v"))

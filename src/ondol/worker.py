@@ -15,7 +15,16 @@ from datetime import timedelta
 
 from ondol import lifecycle, queries, transactions, values
 from ondol.clock import Clock, Timer, to_micros
-from ondol.errors import AlreadyDecided, AskClosed, ClaimLost, OndolError, StoreCorrupt, StoreError, StoreTooNew
+from ondol.errors import (
+    AlreadyDecided,
+    AskClosed,
+    ClaimLost,
+    OndolError,
+    StoreCorrupt,
+    StoreError,
+    StoreFault,
+    StoreTooNew,
+)
 from ondol.records import RunRow
 from ondol.runner import Drive, Runner, Served
 from ondol.store import Store
@@ -47,6 +56,7 @@ class EmbeddedEngine:
         self._pending: dict[str, str] = {}  # run -> tenant, wanting a task
         self._suspects: dict[str, str] = {}  # run -> tenant; driven alone
         self._alone: str | None = None
+        self._look_again = False
         self._signalled: set[str] = set()  # runs with a signal that came while they were being claimed
         self.refused: dict[str, OndolError] = {}  # runs that cannot be read here, and why
         self._draining = False
@@ -87,7 +97,11 @@ class EmbeddedEngine:
             self._start_pending()
 
     def _want(self, tenant: str, run: str, agent: str, deaths: int) -> None:
-        if agent in self.served and run not in self._tasks:
+        if agent not in self.served or run in self.refused:
+            return
+        if run in self._tasks:
+            self._look_again = True  # its last task is just ending
+        else:
             suspect = deaths >= lifecycle.SUSPECT_DEATHS
             (self._suspects if suspect else self._pending)[run] = tenant
 
@@ -125,6 +139,10 @@ class EmbeddedEngine:
         if self._tasks.get(run) is task:  # not yet forgotten, and not started again
             self._forget(run)
             self.streams.dropped(run)
+            self._look_again = True
+        if self._look_again:
+            self._look_again = False
+            self._look.set()
         if not self._draining:
             self._start_pending()
 
@@ -158,9 +176,12 @@ class EmbeddedEngine:
     async def _store_failed(self, tenant: str, run: str, error: StoreError) -> None:
         """A run that cannot be read is left as it is and refused; a store that is full or busy is tried again."""
         log.error("run %s: %s", run, error)
+        if isinstance(error, StoreFault):
+            await self._count_as_death(tenant, run, error)
+            return
+        await self._give_back(tenant, run)
         if isinstance(error, StoreCorrupt | StoreTooNew):
             self.refused[run] = error
-            await self._count_as_death(tenant, run, error)
         else:
             self.streams.waits_for_store(run, error, self.clock.now(), 0)
             self.clock.call_later(_STORE_RETRY, self._look.set)
@@ -202,7 +223,7 @@ class EmbeddedEngine:
         if drive is None:
             return
         try:
-            await self.store.write(transactions.release, drive.claim, self._now())
+            await self.store.write(transactions.release, tenant, run, drive.claim.fence, self._now())
         except (ClaimLost, StoreError) as error:
             log.warning("run %s was not given back: %s", run, error)
 
@@ -224,6 +245,9 @@ class EmbeddedEngine:
             except StoreError as error:
                 log.warning("%s", error)
                 pause = _STORE_RETRY
+            except Exception:  # this task outlives every fault: it holds the right to drive
+                log.exception("looking for work failed")
+                pause = _STORE_RETRY
 
     async def _become_driver(self) -> None:
         """If nobody drives this store: whoever held a run in it is dead. It may be done again from the start."""
@@ -243,27 +267,36 @@ class EmbeddedEngine:
 
     async def look(self) -> None:
         """Claim what can be claimed, hand on signals, expire what is due."""
+        due: list[int] = []
         for tenant in await self.store.read(queries.tenants):
             for run, _, agent, deaths in await self.store.read(queries.claimable, tenant, _SCAN_LIMIT):
                 self._want(tenant, run, agent, deaths)
-            if self._tasks:
-                for run, _, _, _, unread in await self.store.read(queries.running, tenant):
-                    if unread:
-                        self.signal(run)
-            await self._expire(tenant)
+            for run, fence, owner, _, unread in await self.store.read(queries.running, tenant):
+                if owner == self.owner and run not in self._tasks:
+                    await self._free(tenant, run, fence)
+                elif unread:
+                    self.signal(run)
+            if (at := await self._expire(tenant)) is not None:
+                due.append(at)
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._expiry = self.clock.call_later((min(due) - self._now()) / 1e6, self._look.set) if due else None
         if not self._draining:
             self._start_pending()
 
-    async def _expire(self, tenant: str) -> None:
-        """Expiry is a decision that the clock makes."""
-        if self._expiry is not None:
-            self._expiry.cancel()
-            self._expiry = None
+    async def _free(self, tenant: str, run: str, fence: int) -> None:
+        """This process holds the run and does not drive it: it could not give it back when it stopped."""
+        with contextlib.suppress(ClaimLost):
+            freed = await self.store.write(transactions.release, tenant, run, fence, self._now())
+            self._want(tenant, run, freed.agent, freed.deaths)
+
+    async def _expire(self, tenant: str) -> int | None:
+        """Expiry is a decision that the clock makes. Returns when the next one is due."""
         now = self._now()
-        for ask, at in await self.store.read(queries.expirable_asks, tenant):
+        asks = await self.store.read(queries.expirable_asks, tenant)
+        for ask, at in asks:
             if at > now:
-                self._expiry = self.clock.call_later((at - now) / 1e6, self._look.set)
-                return
+                return at
             try:
                 decided = await self.store.write(
                     transactions.decide, tenant, ask, Decision(kind="expire"), "ondol", transactions.CLOCK, now
@@ -271,6 +304,7 @@ class EmbeddedEngine:
             except (AlreadyDecided, AskClosed):
                 continue
             self.decided(decided)
+        return now if asks else None  # a full page was due: look for more
 
     def decided(self, decided: transactions.Decided) -> None:
         run = decided.run

@@ -360,7 +360,8 @@ async def test_c01_kill_9_while_a_once_call_runs(
     async with app(__file__, db, downstream, FaultPlan().at(point, fault=kill())) as child:
         run_id = await child.do("start", agent="once", input="sleep", session="s", operation_id="m1")
         await child.dies()
-    async with Runtime(db, agents=[agent], deps=Outside(downstream.url)) as rt:
+    clock = ManualClock(datetime.now(UTC) + LATER)
+    async with Runtime(db, agents=[agent], deps=Outside(downstream.url), clock=clock) as rt:
         run = await rt.get_run(run_id)
         with pytest.raises(RunWaiting):
             await run.result()
@@ -385,7 +386,7 @@ async def test_c01_kill_9_while_a_once_call_runs(
         else:
             assert [r.response for r in results(request.messages)] == [told]
             assert notes(request) == []
-        await holds_in_all_cases(rt, db, agent, "s", downstream)
+        await holds_in_all_cases(rt, db, agent, "s", downstream, clock=clock)
 
 
 async def test_c01_kill_9_when_one_of_two_calls_had_finished(db: str, downstream: Downstream) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -348,7 +349,7 @@ asyncio.run(main(sys.argv[1], int(sys.argv[2])))
 async def test_after_a_failed_flush_the_process_exits_and_nobody_was_told(tmp_path: Path, n: int) -> None:
     """What is on the disk is unknown then, and asking the kernel again would say yes."""
     file = tmp_path / "ondol.db"
-    kit = {"PYTHONPATH": str(Path(__file__).parent)}
+    kit = {"PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))}
     async with Process(["-c", FLUSH_FAILS, str(file), str(n)], env=kit) as process:
         await process.line("durable")
         assert await process.wait() == 74  # EX_IOERR

@@ -125,6 +125,11 @@ class PydanticAIModel:
         self._opened: dict[asyncio.AbstractEventLoop, Opened] = {}
 
     @property
+    def provider(self) -> str:
+        """Whose private data in messages it can read back."""
+        return self._origin["name"]
+
+    @property
     def name(self) -> str:
         return self._name
 

@@ -27,7 +27,7 @@ from typing import IO, Any, ParamSpec, TypeVar
 import apsw
 
 from ondol import queries
-from ondol.errors import NotFound, OndolError, StoreBusy, StoreCorrupt, StoreError, StoreFull, StoreTooNew
+from ondol.errors import NotFound, OndolError, StoreBusy, StoreCorrupt, StoreError, StoreFault, StoreFull, StoreTooNew
 from ondol.stores.migrations import migrations
 from ondol.transactions import STATEMENTS, Row, Statement, Tx
 
@@ -452,7 +452,7 @@ def _translated(error: apsw.Error, path: Path) -> OndolError:
         case apsw.IOError():
             new = StoreError(f"reading or writing {path} failed ({error}): look at the disk, then try again")
         case _:
-            new = StoreError(f"{path}: {error}")
+            new = StoreFault(f"{path}: {type(error).__name__}: {error}")
     new.__cause__ = error
     return new
 
