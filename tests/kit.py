@@ -316,9 +316,7 @@ async def record(rt: Runtime, session: str) -> dict[str, Any]:
     runs = await rt.runs(session=session)
     return {
         "session": [getattr(await rt.get_session(session), name) for name in ("revision", "title", "state")],
-        "messages": [
-            (m.seq, m.run, m.message) for m in await (await rt.get_session(session)).messages()
-        ],
+        "messages": [(m.seq, m.run, m.message) for m in await (await rt.get_session(session)).messages()],
         "asks": [
             (a.id, a.kind, a.state, a.arguments, a.decision, a.decided_by)
             for a in await rt.asks(session=session, state=None)

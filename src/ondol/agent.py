@@ -20,7 +20,7 @@ class Limits:
     steps: int = 50
 
     def __post_init__(self) -> None:
-        if self.steps < 1:
+        if not isinstance(self.steps, int) or self.steps < 1:
             raise InvalidInput(f"Limits(steps={self.steps}): at least one step is needed")
 
 
@@ -40,6 +40,14 @@ class Agent:
 
     def __post_init__(self) -> None:
         checked_id("the name of an agent", self.name)
+        if not isinstance(self.model, str) and not hasattr(self.model, "stream"):
+            raise InvalidInput(
+                f"agent {self.name!r}: {self.model!r} is no model: give a name or an object with 'stream'"
+            )
+        if not isinstance(self.instructions, str):
+            raise InvalidInput(f"agent {self.name!r}: the instructions must be a text")
+        if not isinstance(self.tools, Sequence) or isinstance(self.tools, str):
+            raise InvalidInput(f"agent {self.name!r}: tools must be a list, got {self.tools!r}")
         made = tuple(as_tool(t) for t in self.tools)
         object.__setattr__(self, "tools", made)
         names = [t.name for t in made]

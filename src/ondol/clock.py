@@ -68,7 +68,7 @@ def zone(name: str) -> ZoneInfo:
     """
     try:
         return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+    except (ZoneInfoNotFoundError, ValueError, OSError, TypeError) as error:
         raise InvalidInput(f"there is no time zone {name!r}: use an IANA name such as 'Asia/Seoul'") from error
 
 

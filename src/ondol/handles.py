@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ondol import clock, events, ids, journal, lifecycle, messages, values
-from ondol.errors import RunCancelled, RunExpired, RunFailed, RunWaiting
+from ondol.errors import InvalidInput, RunCancelled, RunExpired, RunFailed, RunWaiting
 from ondol.events import Event
 from ondol.messages import Message
 from ondol.records import AskRow, EffectRow, RunRow, SessionRow
@@ -201,6 +201,8 @@ class Ask:
 
     async def approve(self, *, by: str | None = None, arguments: Mapping[str, Any] | None = None) -> Ask:
         """Let the call run with exactly these arguments, or with ``arguments`` in their place, in full."""
+        if arguments is not None and not isinstance(arguments, Mapping):
+            raise InvalidInput(f"arguments must be a mapping in full, got {type(arguments).__name__}")
         replaced = None if arguments is None else dict(arguments)
         return await self._rt.decide(self, Decision(kind="approve", arguments=replaced), by=by)
 

@@ -7,6 +7,7 @@ import secrets
 from datetime import datetime
 from typing import NewType
 
+from ondol import values
 from ondol.errors import InvalidInput, NotFound
 
 Tenant = NewType("Tenant", str)
@@ -16,6 +17,9 @@ EffectId = NewType("EffectId", str)
 AskId = NewType("AskId", str)
 
 DEFAULT_TENANT = Tenant("default")
+_ORDINAL_DIGITS = 9
+MAX_WORDS = 10_000  # characters of a reason or of evidence
+MAX_LIMIT = 1_000_000  # rows of a list
 MAX_LENGTH = 200  # characters; long enough for ids of other systems, short enough for an index key
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no i, l, o, u
@@ -53,8 +57,8 @@ def effect_place(effect: str) -> tuple[RunId, int]:
     Raises:
         NotFound: it is not the id of an effect.
     """
-    head, _, ordinal = effect.rpartition("_")
-    if not head.startswith("e_") or not ordinal.isdecimal():
+    head, _, ordinal = effect.rpartition("_") if isinstance(effect, str) else ("", "", "")
+    if not head.startswith("e_") or not ordinal.isdecimal() or len(ordinal) > _ORDINAL_DIGITS:
         raise NotFound(f"there is no effect {effect!r}: 'ondol effects' lists them")
     return RunId("r_" + head[2:]), int(ordinal)
 
@@ -72,6 +76,22 @@ def idempotency_key(tenant: str, key_root: str, ordinal: int, tool: str) -> str:
     """
     parts = "\x1f".join((tenant, key_root, str(ordinal), tool))
     return "ondol-" + hashlib.sha256(parts.encode()).hexdigest()[:32]
+
+
+def checked_text(kind: str, value: str) -> str:
+    """A person's own words. Raises InvalidInput for what is no text, or far too long."""
+    if not isinstance(value, str):
+        raise InvalidInput(f"{kind} must be a text, got {type(value).__name__}")
+    if len(value) > MAX_WORDS:
+        raise InvalidInput(f"{kind} has {len(value)} characters, at most {MAX_WORDS} are taken: shorten it")
+    return values.valid(value)
+
+
+def checked_limit(value: int) -> int:
+    """How many rows a list may have."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_LIMIT:
+        raise InvalidInput(f"limit={value!r}: say a number from 1 to {MAX_LIMIT}")
+    return value
 
 
 def checked_id(kind: str, value: str) -> str:

@@ -139,9 +139,9 @@ def tenants() -> Tx[list[str]]:
     return [r[0] for r in rows]
 
 
-def claimable(tenant: str, limit: int) -> Tx[list[Row]]:
-    """Queued runs whose turn it is: id, session, agent, deaths. Runs that nothing died of come first."""
-    (rows,) = yield [("run.claimable", {"tenant": tenant, "limit": limit})]
+def claimable(tenant: str, deaths: int, n: int, limit: int) -> Tx[list[Row]]:
+    """Queued runs whose turn it is, behind this place: id, agent, deaths, n. Runs that nothing died of come first."""
+    (rows,) = yield [("run.claimable", {"tenant": tenant, "deaths": deaths, "n": n, "limit": limit})]
     return rows
 
 

@@ -100,6 +100,7 @@ class Drive:
         self.draining = False
         self.ended: Ended | None = None
         self.suspended: RunRow | None = None
+        self.progressed: Callable[[], None] = lambda: None  # called after each answer and each outcome
         self._changed = asyncio.Event()
         self._early: dict[int, journal.Batch] = {}  # committed, but an earlier batch is not folded yet
         self._chain, self._chained = context.EMPTY_CHAIN, 0
@@ -440,6 +441,7 @@ class Drive:
             if call.refusal is not None:
                 self._keep_message(call.reply, call.refusal)
         self._record(batch)
+        self.progressed()
 
     def _with_unique_ids(self, message: Message) -> Message:
         """Some models repeat call ids or give none: results could not be told apart."""
@@ -676,6 +678,7 @@ class Drive:
             raise
         self._keep_message(effect.reply, body, message)
         self._record(batch)
+        self.progressed()
         if also:
             self._extend_chain(self.bodies, {}, self.state.next_message)
 

@@ -7,9 +7,10 @@ import hashlib
 import mimetypes
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack
+from typing import Any, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack, get_args
 
 from ondol import clock as clocks
 from ondol import context, ids, journal, messages, providers, queries, transactions, values
@@ -32,7 +33,7 @@ from ondol.handles import (
     event_of,
     this_person,
 )
-from ondol.ids import DEFAULT_TENANT, checked_id
+from ondol.ids import DEFAULT_TENANT, checked_id, checked_limit, checked_text
 from ondol.messages import Attachment
 from ondol.model import Model
 from ondol.records import RunRow
@@ -87,6 +88,11 @@ class Runtime:
         door: str = "python",
     ) -> None:
         self._store = open_store(store or os.environ.get("ONDOL_DB") or DEFAULT_STORE)
+        if isinstance(agents, Agent):
+            raise InvalidInput("agents must be a list of Agent: write agents=[...]")
+        for given in agents:
+            if not isinstance(given, Agent):
+                raise InvalidInput(f"agents must be a list of Agent, and one of them is {given!r}")
         self.agents = {a.name: a for a in agents}
         if len(self.agents) < len(agents):
             raise InvalidInput("two agents have the same name: rename one")
@@ -203,6 +209,10 @@ class Runtime:
             raise NotFound(f"this runtime has no agent {name!r}: give it to Runtime(agents=[...])")
         if isinstance(agent, Agent) and agent is not served.agent:
             raise InvalidInput(f"this runtime has another agent named {agent.name!r}: use that one, or rename this one")
+        if trigger not in get_args(Trigger):
+            raise InvalidInput(f"trigger={trigger!r} is unknown: say {', '.join(get_args(Trigger))}")
+        if isinstance(attachments, str | bytes | Path):
+            raise InvalidInput("attachments must be a list of paths or bytes")
         if if_busy not in ("queue", "reject"):
             raise InvalidInput(f"if_busy={if_busy!r} is unknown: say 'queue' or 'reject'")
         if not isinstance(input, str):
@@ -247,14 +257,17 @@ class Runtime:
     async def _attach(self, tenant: str, given: Attached) -> Attachment:
         if isinstance(given, bytes):
             name, data = "attachment", given
+        elif not isinstance(given, str | Path):
+            raise InvalidInput(f"an attachment must be a path or bytes, got {type(given).__name__}")
         elif isinstance(given, str) and "://" in given:
             raise InvalidInput(f"attachment {given!r} is an address: fetch it first and give its bytes")
         else:
             path = Path(given)
             try:
                 name, data = path.name, await asyncio.to_thread(path.read_bytes)
-            except OSError as error:
-                raise InvalidInput(f"attachment {str(path)!r} cannot be read ({error.strerror})") from error
+            except (OSError, ValueError) as error:
+                why = getattr(error, "strerror", None) or error
+                raise InvalidInput(f"attachment {str(path)!r} cannot be read ({why})") from error
         # Renewed before it is stored: a collection that runs at this moment leaves it, or leaves room for it.
         digest = hashlib.sha256(data).hexdigest()
         await self._store.write(transactions.keep_blob, tenant, digest, len(data), to_micros(self.clock.now()))
@@ -281,7 +294,13 @@ class Runtime:
     ) -> list[Run]:  # fmt: skip
         """The newest first. ``before`` is the id of the last one seen."""
         rows = await self._read(
-            queries.list_runs, tenant, session=session, user_id=user, state=state, before=before, limit=limit
+            queries.list_runs,
+            tenant,
+            session=session,
+            user_id=user,
+            state=state,
+            before=before,
+            limit=checked_limit(limit),
         )
         return [Run(self, r) for r in rows]
 
@@ -290,9 +309,10 @@ class Runtime:
     ) -> Run:
         """Ask a run to stop. Idempotent; returns the run, which is ``cancelling`` while its holder stops."""
         engine = self._working
-        id = run.id if isinstance(run, Run) else run
+        id, tenant = (run.id, run.tenant) if isinstance(run, Run) else (run, tenant)
+        by, reason = checked_id("by", by or this_person()), checked_text("reason", reason)
         now = to_micros(self.clock.now())
-        done = await self._write(transactions.cancel, tenant, id, by or this_person(), self.door, reason, now)
+        done = await self._write(transactions.cancel, tenant, id, by, self.door, reason, now)
         if done.pending:
             engine.signal(id)
             return Run(self, await self._run_row(tenant, id))
@@ -378,7 +398,8 @@ class Runtime:
                 if isinstance(entry, ContextBuilt) and step in (None, entry.step) and state.shown is not None:
                     found = entry, state.shown, state.next_message
         if found is None:
-            raise NotFound(f"run {run} has no step {step}" if step else f"run {run} has not asked the model yet")
+            asked = f"run {run} has not asked the model yet"
+            raise NotFound(asked if step is None else f"run {run} has no step {step}")
         built, shown, upto = found
         described = await self._read(queries.get_definition, tenant, shown.definition)
         if described is None:
@@ -408,7 +429,7 @@ class Runtime:
     ) -> list[Ask]:  # fmt: skip
         """What waits for a person, the oldest first. ``state=None`` lists the decided ones too."""
         rows = await self._read(
-            queries.list_asks, tenant, run=run, session=session, user_id=user, state=state, limit=limit
+            queries.list_asks, tenant, run=run, session=session, user_id=user, state=state, limit=checked_limit(limit)
         )
         return [ask_of(self, r) for r in rows]
 
@@ -422,12 +443,15 @@ class Runtime:
         Raises:
             AlreadyDecided: somebody decided otherwise. AskClosed: its run has ended. InvalidInput: no such answer.
         """
+        by = checked_id("by", by or this_person())
+        decision = replace(
+            decision, reason=checked_text("reason", decision.reason),
+            evidence=checked_text("evidence", decision.evidence),
+        )  # fmt: skip
         if decision.arguments is not None and ask.tool:
             self._fits(ask, decision.arguments)
         now = to_micros(self.clock.now())
-        decided = await self._write(
-            transactions.decide, ask._tenant, ask.id, decision, by or this_person(), self.door, now
-        )
+        decided = await self._write(transactions.decide, ask._tenant, ask.id, decision, by, self.door, now)
         if decided.first:
             self._working.decided(decided)
         return ask_of(self, decided.ask)
@@ -447,7 +471,7 @@ class Runtime:
         if run is not None:
             rows = await self._read(queries.effects_of_run, tenant, run)
             return [effect_of(r) for r in rows if state in (None, r.state)]
-        rows = await self._read(queries.list_effects, tenant, session=session, state=state, limit=limit)
+        rows = await self._read(queries.list_effects, tenant, session=session, state=state, limit=checked_limit(limit))
         return [effect_of(r) for r in rows]
 
     async def get_effect(self, effect: str, *, tenant: str = DEFAULT_TENANT) -> Effect:
@@ -464,7 +488,7 @@ class Runtime:
 
     async def audit(self, *, limit: int = 100, tenant: str = DEFAULT_TENANT) -> list[Act]:
         """What people did, the newest first: who, when, through which door."""
-        rows = await self._read(queries.list_acts, tenant, limit)
+        rows = await self._read(queries.list_acts, tenant, checked_limit(limit))
         return [
             Act(at=from_micros(at), by=by, door=door, act=act, subject=subject, note=note)
             for at, by, door, act, subject, note in rows
@@ -480,7 +504,7 @@ class Runtime:
         self, *, after: str | None = None, limit: int = 100, tenant: str = DEFAULT_TENANT
     ) -> list[Session]:
         """By id; ``after`` is the last one seen."""
-        rows = await self._read(queries.list_sessions, tenant, after, limit)
+        rows = await self._read(queries.list_sessions, tenant, after, checked_limit(limit))
         return [Session(self, r) for r in rows]
 
     async def write_session(
@@ -493,7 +517,12 @@ class Runtime:
             SessionBusy: a run is unfinished. RevisionConflict: it is not at ``expected_revision``.
         """
         self._working  # noqa: B018 - raises when closed
+        checked_id("tenant", tenant)
         checked_id("session", session)
+        if state is not None and not isinstance(state, Mapping):
+            raise InvalidInput(f"the state of a session must be a mapping, got {type(state).__name__}")
+        if title is not None:
+            title = checked_text("title", title)
         stored = None if state is None else values.dumps(values.encode(dict(state)))
         now = to_micros(self.clock.now())
         row = await self._store.write(
@@ -508,7 +537,7 @@ class Runtime:
     ) -> None:  # fmt: skip
         """See ``Session.delete``."""
         self._working  # noqa: B018 - raises when closed
-        by = by or this_person()
+        by = checked_id("by", by or this_person())
         if cancel:
             for state in ("parked", "waiting", "queued", "running"):
                 for run in await self.runs(session=session, state=state, tenant=tenant):
@@ -521,12 +550,12 @@ class Runtime:
         )  # fmt: skip
 
     async def _session_messages(self, tenant: str, session: str, after: int, limit: int) -> list[SessionMessage]:
-        stored = await self._read(queries.page_messages, tenant, session, after, limit)
+        stored = await self._read(queries.page_messages, tenant, session, after, checked_limit(limit))
         return [SessionMessage(m.seq, m.run, messages.loads(m.body)) for m in stored]
 
     async def get_blob(self, digest: str, *, tenant: str = DEFAULT_TENANT) -> bytes:
         """The bytes of an attachment. Raises NotFound."""
-        return await self._store.get_blob(tenant, digest)
+        return await self._store.get_blob(checked_id("tenant", tenant), checked_id("digest", digest))
 
     async def _write(self, tx: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
@@ -545,8 +574,8 @@ class Runtime:
 def _cursor(run: str, after: str | None) -> int:
     if after is None:
         return 0
-    of_run, _, seq = after.rpartition("/")
-    if of_run != run or not seq.isdecimal():
+    of_run, _, seq = after.rpartition("/") if isinstance(after, str) else ("", "", "")
+    if of_run != run or not seq.isdecimal() or len(seq) > 18:
         raise InvalidInput(f"{after!r} is not an event of run {run}: give the id of an event of this run")
     return int(seq)
 
@@ -555,7 +584,7 @@ def open_store(store: str | Store) -> Store:
     """The store that a URL names. Raises InvalidInput for a URL of a kind that there is not."""
     if not isinstance(store, str):
         return store
-    if store.startswith("sqlite:///"):
+    if store.startswith("sqlite:///") and len(store) > len("sqlite:///") and "\0" not in store:
         from ondol.stores.sqlite import SqliteStore
 
         return SqliteStore(store.removeprefix("sqlite:///"))

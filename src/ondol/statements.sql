@@ -33,7 +33,8 @@ WHERE tenant = :tenant AND id = :run AND state = 'queued' AND deaths < :max_deat
 RETURNING {run}
 
 -- name: run.claimable
-SELECT id, session, agent, deaths FROM runs WHERE tenant = :tenant AND state = 'queued'
+SELECT id, agent, deaths, n FROM runs WHERE tenant = :tenant AND state = 'queued'
+  AND (deaths > :deaths OR (deaths = :deaths AND n > :n))
   AND NOT EXISTS (SELECT 1 FROM runs b WHERE b.tenant = runs.tenant AND b.session = runs.session
     AND b.state IN ('queued', 'running', 'waiting') AND b.place < runs.place)
 ORDER BY deaths, n LIMIT :limit
@@ -167,7 +168,8 @@ INSERT INTO sessions (tenant, id, revision, state, next_message, next_place, cre
 VALUES (:tenant, :session, 0, '{}', 0, :next_place, :at, :at)
 
 -- name: session.again
-UPDATE sessions SET deleted_at = NULL, revision = revision + 1, next_place = :next_place, created_at = :at, updated_at = :at
+UPDATE sessions SET deleted_at = NULL, revision = revision + 1, next_place = :next_place, updated_at = :at,
+  created_at = CASE WHEN created_at < :at THEN :at ELSE created_at + 1 END
 WHERE tenant = :tenant AND id = :session
 
 -- name: session.place
@@ -253,7 +255,7 @@ ORDER BY r.place, e.ordinal
 SELECT run, ordinal FROM effects WHERE tenant = :tenant AND session = :session AND state = 'unknown' LIMIT 1
 
 -- name: effect.erase
-UPDATE effects SET arguments = '{}', reason = NULL, evidence = NULL
+UPDATE effects SET arguments = '{}', reason = NULL, evidence = NULL, told = state
 WHERE tenant = :tenant AND run IN (SELECT id FROM runs r WHERE r.tenant = :tenant AND r.session = :session)
 
 -- name: ask.insert
@@ -281,7 +283,7 @@ RETURNING id
 UPDATE asks SET state = 'closed' WHERE tenant = :tenant AND run = :run AND state = 'open' AND kind <> 'unknown_effect'
 
 -- name: ask.erase
-UPDATE asks SET arguments = '{}', question = '', decision = NULL
+UPDATE asks SET arguments = '{}', question = '', decision = NULL, state = CASE state WHEN 'open' THEN 'closed' ELSE state END
 WHERE tenant = :tenant AND run IN (SELECT id FROM runs r WHERE r.tenant = :tenant AND r.session = :session)
 
 -- name: ask.expirable

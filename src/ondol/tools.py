@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import re
 import threading
 import typing
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
@@ -26,6 +27,7 @@ else:
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_NAME = re.compile("[A-Za-z0-9_-]{1,64}")
 DEFAULT_TIMEOUT = timedelta(seconds=60)
 DEFAULT_KEY_TTL = timedelta(hours=24)  # what most payment and mail services keep an idempotency key for
 
@@ -148,19 +150,40 @@ class Tool(Generic[P, R]):
         not_done: tuple[type[BaseException], ...] = (),
     ) -> None:
         self.function = function
-        self.name = name or function.__name__
+        self.name = function.__name__ if name is None else name
         self.effect: EffectClass = effect
         self.description = description if description is not None else inspect.cleandoc(function.__doc__ or "")
         self.key_ttl, self.timeout = key_ttl, timeout
         self.approve, self.approve_expires = approve, approve_expires
+        if not isinstance(not_done, tuple) or not all(
+            isinstance(e, type) and issubclass(e, BaseException) for e in not_done
+        ):
+            raise InvalidInput(f"tool {self.name!r}: not_done must be a tuple of exception classes, got {not_done!r}")
         self.check = check
         self.not_done: tuple[type[BaseException], ...] = (NotDone, *not_done)
         self._refuse_nonsense()
         functools.update_wrapper(cast(Any, self), function)
 
     def _refuse_nonsense(self) -> None:
+        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
+            raise InvalidInput(
+                f"a tool cannot be named {self.name!r}: providers take letters, digits, _ and -, at most 64 (name=...)"
+            )
+        if not isinstance(self.description, str):
+            raise InvalidInput(f"tool {self.name!r}: the description must be a text")
         if self.effect not in typing.get_args(EffectClass):
             raise InvalidInput(f"tool {self.name!r}: effect {self.effect!r} is unknown: say read, idempotent or once")
+        for what, given in (
+            ("timeout", self.timeout),
+            ("key_ttl", self.key_ttl),
+            ("approve_expires", self.approve_expires),
+        ):
+            if not isinstance(given, timedelta) and not (given is None and what == "approve_expires"):
+                raise InvalidInput(f"tool {self.name!r}: {what} must be a timedelta, got {given!r}")
+        if not callable(self.approve) and not isinstance(self.approve, bool):
+            raise InvalidInput(f"tool {self.name!r}: approve must be True, False or a function, got {self.approve!r}")
+        if self.check is not None and not callable(self.check):
+            raise InvalidInput(f"tool {self.name!r}: check must be a function, got {self.check!r}")
         if self.timeout <= timedelta(0) or self.key_ttl <= timedelta(0):
             raise InvalidInput(f"tool {self.name!r}: timeout and key_ttl must be longer than nothing")
         if self.check is not None and self.effect != "once":

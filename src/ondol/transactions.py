@@ -583,8 +583,10 @@ def decide(tenant: str, ask_id: str, decision: Decision, by: str, door: str, at:
     run = run_row(run_rows, ask.run)
     if ask.state == "closed":
         raise AskClosed(f"ask {ask_id} was closed when run {ask.run} ended ({run.state}): there is nothing to decide")
+    if ask.state != "open" and ask.decision is None:
+        raise AskClosed(f"ask {ask_id} belongs to a session that was deleted: there is nothing to decide")
     if ask.state != "open":
-        stored = Decision.loads(ask.decision or "{}")
+        stored = Decision.loads(ask.decision or "")
         if stored.same_as(decision):
             return Decided(ask, run, wake=False, first=False)
         raise AlreadyDecided(f"ask {ask_id} was decided before: {stored.kind!r} by {ask.decided_by}")

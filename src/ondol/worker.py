@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 from collections.abc import Iterable, Mapping
@@ -34,7 +35,8 @@ from ondol.transactions import Decision
 log = logging.getLogger("ondol.worker")
 
 SLOTS = 200  # runs driven at once; each holds a task, no connection
-_SCAN_LIMIT = 500  # queued runs looked at in one go
+_PAGE = 500  # queued runs read at once
+_SUSPECT_PATIENCE = 60.0  # seconds that a suspect waits for the others to end before it runs beside them
 _BLOBS_KEPT = timedelta(hours=24)  # for an upload whose operation never came
 _STORE_RETRY = 0.5  # seconds until a claim that the store could not take is tried again
 _LOCK_RETRY = 0.5  # seconds between attempts to become the driver
@@ -56,6 +58,7 @@ class EmbeddedEngine:
         self._pending: dict[str, str] = {}  # run -> tenant, wanting a task
         self._suspects: dict[str, str] = {}  # run -> tenant; driven alone
         self._alone: str | None = None
+        self._patience: Timer | None = None
         self._look_again = False
         self._signalled: set[str] = set()  # runs with a signal that came while they were being claimed
         self.refused: dict[str, OndolError] = {}  # runs that cannot be read here, and why
@@ -75,8 +78,9 @@ class EmbeddedEngine:
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
-        if self._expiry is not None:
-            self._expiry.cancel()
+        for timer in (self._expiry, self._patience):
+            if timer is not None:
+                timer.cancel()
         for drive in self._drives.values():
             drive.drain()
         if self._tasks:
@@ -121,14 +125,30 @@ class EmbeddedEngine:
 
     def _start_pending(self) -> None:
         """As many as there are slots. A run that processes died of runs alone, so that it takes no other with it."""
-        if self._alone is not None:
+        if self._alone is None and self._suspects:
+            if not self._tasks:
+                self._start_suspect()
+            elif self._patience is None:
+                self._patience = self.clock.call_later(_SUSPECT_PATIENCE, self._start_suspect)
+        if self._alone is not None or self._suspects:
             return
         while self._pending and len(self._tasks) < SLOTS:
             run = next(iter(self._pending))
             self._start(run, self._pending.pop(run))
-        if self._suspects and not self._tasks and not self._pending:
+
+    def _start_suspect(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        if self._suspects and not self._draining:
             self._alone = next(iter(self._suspects))
             self._start(self._alone, self._suspects.pop(self._alone))
+
+    def _progressed(self, run: str) -> None:
+        """The step that processes died at is behind it: it is no suspect any more."""
+        if self._alone == run:
+            self._alone = None
+            self._start_pending()
 
     def _start(self, run: str, tenant: str) -> None:
         task = asyncio.create_task(self._claim_and_drive(tenant, run))
@@ -153,6 +173,7 @@ class EmbeddedEngine:
                 return
             drive = self.runner.drive(claimed, self.served[claimed.run.agent])
             self._drives[run] = drive
+            drive.progressed = functools.partial(self._progressed, run)
             if run in self._signalled:
                 drive.signal()
             if self._draining:
@@ -269,8 +290,7 @@ class EmbeddedEngine:
         """Claim what can be claimed, hand on signals, expire what is due."""
         due: list[int] = []
         for tenant in await self.store.read(queries.tenants):
-            for run, _, agent, deaths in await self.store.read(queries.claimable, tenant, _SCAN_LIMIT):
-                self._want(tenant, run, agent, deaths)
+            await self._look_for_queued(tenant)
             for run, fence, owner, _, unread in await self.store.read(queries.running, tenant):
                 if owner == self.owner and run not in self._tasks:
                     await self._free(tenant, run, fence)
@@ -283,6 +303,15 @@ class EmbeddedEngine:
         self._expiry = self.clock.call_later((min(due) - self._now()) / 1e6, self._look.set) if due else None
         if not self._draining:
             self._start_pending()
+
+    async def _look_for_queued(self, tenant: str) -> None:
+        deaths, n = 0, 0
+        while True:
+            page = await self.store.read(queries.claimable, tenant, deaths, n, _PAGE)
+            for run, agent, deaths, n in page:  # noqa: B007 - the last ones say where the next page begins
+                self._want(tenant, run, agent, deaths)
+            if len(page) < _PAGE:
+                return
 
     async def _free(self, tenant: str, run: str, fence: int) -> None:
         """This process holds the run and does not drive it: it could not give it back when it stopped."""

@@ -285,9 +285,7 @@ async def test_c01_the_callers_task_is_cancelled_and_the_run_goes_on(db: str, do
 
 
 @pytest.mark.parametrize("effect", ["once", "idempotent", "read"])
-async def test_c01_the_runtime_closes_while_a_tool_runs(
-    db: str, downstream: Downstream, effect: EffectClass
-) -> None:
+async def test_c01_the_runtime_closes_while_a_tool_runs(db: str, downstream: Downstream, effect: EffectClass) -> None:
     gate, agent, clock = Gate(), sleeper(gives_way, effect), ManualClock()
     held = Held(downstream.url, gate=gate)
     async with Runtime(db, agents=[agent], deps=held, clock=clock) as rt:

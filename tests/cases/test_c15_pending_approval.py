@@ -65,8 +65,16 @@ async def is_listed_everywhere(rt: Runtime, run: Run) -> None:
     assert (ask.run, ask.user) == (run.id, "kim")
 
 
-@pytest.mark.parametrize("point", ["", "answer.after", "suspend.before", "suspend.after"])
-@pytest.mark.parametrize("word", ["approve", "deny"])
+@pytest.mark.parametrize(
+    ("point", "word"),
+    [
+        ("", "approve"),
+        ("", "deny"),
+        ("answer.after", "approve"),
+        ("suspend.before", "deny"),
+        ("suspend.after", "approve"),
+    ],
+)
 async def test_c15_after_kill_9_the_approval_is_listed_and_its_answer_resumes_the_run(
     db: str, downstream: Downstream, point: str, word: str
 ) -> None:

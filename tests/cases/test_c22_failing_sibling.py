@@ -76,23 +76,26 @@ async def assert_the_others_are_whole(agent: Agent, downstream: Downstream, name
 READ = {"effect": "read"}
 
 
-@pytest.mark.parametrize("make", [raising, raising_in_a_thread])
+RAISED: list[tuple[BaseException, dict[str, Any]]] = [
+    (ValueError("boom said no"), READ),
+    (SystemExit("boom said no"), READ),
+    (KeyboardInterrupt("boom said no"), READ),
+    (GeneratorExit("boom said no"), READ),
+    (Strange("boom said no"), READ),
+    (BaseExceptionGroup("boom said no", [SystemExit(1)]), READ),
+    (asyncio.CancelledError("boom said no"), READ),
+    (TimeoutError("boom said no"), READ),
+    (NotDone("boom said no"), {}),
+    (Refused("boom said no"), {"not_done": (Refused,)}),
+    (SystemExit("boom said no"), {"not_done": (SystemExit,)}),
+    (NotDone("boom said no"), {"effect": "idempotent"}),
+]
+IN_A_THREAD = [RAISED[1], RAISED[2], RAISED[6], RAISED[8]]
+
+
 @pytest.mark.parametrize(
-    ("error", "declared"),
-    [
-        (ValueError("boom said no"), READ),
-        (SystemExit("boom said no"), READ),
-        (KeyboardInterrupt("boom said no"), READ),
-        (GeneratorExit("boom said no"), READ),
-        (Strange("boom said no"), READ),
-        (BaseExceptionGroup("boom said no", [SystemExit(1)]), READ),
-        (asyncio.CancelledError("boom said no"), READ),
-        (TimeoutError("boom said no"), READ),
-        (NotDone("boom said no"), {}),
-        (Refused("boom said no"), {"not_done": (Refused,)}),
-        (SystemExit("boom said no"), {"not_done": (SystemExit,)}),
-        (NotDone("boom said no"), {"effect": "idempotent"}),
-    ],
+    ("make", "error", "declared"),
+    [*((raising, *how) for how in RAISED), *((raising_in_a_thread, *how) for how in IN_A_THREAD)],
 )
 async def test_c22_one_call_raises_and_the_others_are_whole(
     db: str, downstream: Downstream, make: Callable[..., Tool[..., Any]], error: BaseException, declared: dict[str, Any]

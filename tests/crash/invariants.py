@@ -333,8 +333,7 @@ def effects_agree_with_ledger(store: Written, ledger: Sequence[EffectLine], chec
         granted = sum(isinstance(e, events.EffectResolved) and e.outcome == "not_happened" for e in entries)
         by_person = any(isinstance(e, events.EffectSucceeded) and e.by == "person" for e in entries)
         if effect.effect == "once":
-            if effect.tool not in checks:
-                assert effect.attempt <= 1 + granted, f"{effect.id} was started {effect.attempt} times"
+            if effect.tool not in checks:  # (an attempt that was dropped before it was sent may be followed by another)
                 assert happened[key] <= 1 + granted, f"{effect.id} happened {happened[key]} times"
         elif effect.effect == "idempotent":
             assert effect.attempt <= effects.MAX_ATTEMPTS * (1 + granted), f"{effect.id}: {effect.attempt} attempts"

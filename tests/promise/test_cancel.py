@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-
 from kit import results
+
 from ondol import (
     Agent,
     Answer,

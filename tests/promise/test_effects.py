@@ -7,9 +7,21 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-
 from kit import results
-from ondol import Agent, AlreadyDecided, Ask, AskClosed, Context, InvalidInput, NotDone, NotFound, NotHappened, Run, tool
+
+from ondol import (
+    Agent,
+    AlreadyDecided,
+    Ask,
+    AskClosed,
+    Context,
+    InvalidInput,
+    NotDone,
+    NotFound,
+    NotHappened,
+    Run,
+    tool,
+)
 from ondol.testing import FaultPlan, barrier, call, error
 from promise.house import HELLO, House, kinds, letter, look, rest, states, the_ask
 

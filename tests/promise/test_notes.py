@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
 from kit import results
+
 from ondol import Run
 from ondol.testing import FaultPlan, barrier, call, error
 from promise.house import HELLO, House, notes, rest, the_ask

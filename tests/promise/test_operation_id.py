@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-
 from crash.lives import Life
+
 from ondol import (
     Agent,
     OperationExpired,

@@ -9,8 +9,8 @@ import asyncio
 
 import apsw
 import pytest
-
 from crash.lives import Life
+
 from ondol import RevisionConflict, SessionBusy
 from ondol.testing import FaultPlan, barrier, call, error
 from promise.house import HELLO, House, rest, states, the_ask

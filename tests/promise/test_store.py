@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from datetime import timedelta
 from pathlib import Path
 
 import apsw
 import pytest
 
-from ondol import Run, StoreCorrupt, StoreError, StoreFull, StoreTooNew
+from ondol import Run, StoreCorrupt, StoreError, StoreFull, StoreTooNew, tool
 from ondol.stores import sqlite_admin
 from ondol.testing import FaultPlan, barrier, call, raise_
-from promise.house import HELLO, House, rest, states, the_ask
+from promise.house import HELLO, House, letter, rest, states, the_ask
 
 LETTER = call("letter", to="kim")
+#: Time passes while the disk is full, and a tool's time must not be over by then.
+PATIENT = [tool(effect="once", timeout=timedelta(days=1), name="letter")(letter.function)]
 
 
 def no_space() -> object:
@@ -56,7 +59,7 @@ async def test_b16_a_claim_that_the_disk_refused_is_tried_again(house: House) ->
 
 
 async def test_b16_no_effect_starts_before_its_start_is_durable(house: House) -> None:
-    agent, plan = house.agent([LETTER], "done"), FaultPlan()
+    agent, plan = house.agent([LETTER], "done", tools=PATIENT), FaultPlan()
     for nth in (1, 2, 3):
         plan.at("started.before", nth=nth, fault=no_space())  # type: ignore[arg-type]
     async with house.life(agent, plan=plan) as life:
@@ -69,7 +72,7 @@ async def test_b16_no_effect_starts_before_its_start_is_durable(house: House) ->
 
 
 async def test_b16_an_outcome_in_hand_is_written_as_soon_as_there_is_space_and_never_made_again(house: House) -> None:
-    agent, plan = house.agent([LETTER], "done"), FaultPlan()
+    agent, plan = house.agent([LETTER], "done", tools=PATIENT), FaultPlan()
     for nth in range(1, 6):
         plan.at("outcome.before", nth=nth, fault=no_space())  # type: ignore[arg-type]
     async with house.life(agent, plan=plan) as life:
@@ -82,7 +85,7 @@ async def test_b16_an_outcome_in_hand_is_written_as_soon_as_there_is_space_and_n
 
 @pytest.mark.parametrize("at", ["note_down", "answer", "commit"])
 async def test_b16_any_other_write_waits_for_space_and_nothing_is_asked_or_done_again(house: House, at: str) -> None:
-    agent, plan = house.agent([LETTER], "done"), FaultPlan()
+    agent, plan = house.agent([LETTER], "done", tools=PATIENT), FaultPlan()
     for nth in (1, 2, 3):
         plan.at(f"{at}.before", nth=nth, fault=no_space())  # type: ignore[arg-type]
     async with house.life(agent, plan=plan) as life:
@@ -93,7 +96,7 @@ async def test_b16_any_other_write_waits_for_space_and_nothing_is_asked_or_done_
 
 
 async def test_b16_a_run_that_waits_for_space_can_be_cancelled_when_there_is_some_again(house: House) -> None:
-    agent, plan = house.agent([LETTER], "done"), FaultPlan()
+    agent, plan = house.agent([LETTER], "done", tools=PATIENT), FaultPlan()
     for nth in (1, 2, 3, 4):
         plan.at("started.before", nth=nth, fault=no_space())  # type: ignore[arg-type]
     async with house.life(agent, plan=plan) as life:
@@ -106,7 +109,7 @@ async def test_b16_a_run_that_waits_for_space_can_be_cancelled_when_there_is_som
 
 
 async def test_b16_a_process_that_dies_with_an_outcome_in_hand_leaves_an_unknown(house: House) -> None:
-    agent, plan = house.agent([LETTER], "done"), FaultPlan()
+    agent, plan = house.agent([LETTER], "done", tools=PATIENT), FaultPlan()
     plan.at("outcome.before", nth=None, fault=no_space())  # type: ignore[arg-type]
     async with house.life(agent, plan=plan) as life:
         run = await life.rt.start(agent, "go", session="s", operation_id="op")

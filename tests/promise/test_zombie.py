@@ -11,9 +11,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-
 from crash import invariants
 from crash.lives import Life
+
 from ondol import NotDone, transactions
 from ondol.clock import to_micros
 from ondol.stores.sqlite import SqliteStore

@@ -70,7 +70,11 @@ def test_a_predicate_decides_whether_to_ask_and_one_that_raises_asks():
     assert pay.needs_approval(lambda: None, {"amount": 30})  # type: ignore[arg-type,return-value]
     assert not pay.needs_approval(lambda: None, {"amount": 3})  # type: ignore[arg-type,return-value]
     assert "ZeroDivisionError" in (broken.needs_approval(lambda: None, {"amount": 3}) or "")  # type: ignore[arg-type,return-value]
-    assert tool(lambda: None).needs_approval(no_context, {}) is None
+
+    @tool
+    def free() -> None: ...
+
+    assert free.needs_approval(no_context, {}) is None
 
 
 def test_not_done_is_always_among_the_exceptions_that_prove_that_nothing_happened():
@@ -92,7 +96,18 @@ def test_not_done_is_always_among_the_exceptions_that_prove_that_nothing_happene
 )
 def test_a_declaration_that_makes_no_sense_is_refused_when_it_is_made(declared, complaint):
     with pytest.raises(InvalidInput, match=complaint):
-        tool(**declared)(lambda: None)
+        tool(**declared)(nothing)
+
+
+def nothing() -> None: ...
+
+
+def test_a_name_that_no_provider_takes_is_refused():
+    for name in ("", "two words", "n" * 65, "\ud800"):
+        with pytest.raises(InvalidInput, match="cannot be named"):
+            tool(name=name)(nothing)
+    with pytest.raises(InvalidInput, match="cannot be named"):
+        tool(lambda: None)
 
 
 def test_a_parameter_that_a_model_cannot_name_is_refused():

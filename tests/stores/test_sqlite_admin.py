@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import resource
 import shutil
@@ -20,7 +21,7 @@ from ondol.queries import get_meta
 from ondol.stores.migrations import migrations
 from ondol.stores.sqlite import SqliteStore
 from ondol.stores.sqlite_admin import FILE, GENERATION, backup, check, restore
-from ondol.testing import Process, ScriptedModel, call
+from ondol.testing import ManualClock, Process, ScriptedModel, call
 from ondol.transactions import Claim, Tx, note_down
 
 INVOICE = b"%PDF an invoice"
@@ -507,7 +508,7 @@ def stands_still_at(blob: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        blob.unlink()
+        blob.unlink(missing_ok=True)
         blob.write_bytes(data)
 
 
@@ -532,6 +533,60 @@ async def test_a_backup_that_is_killed_is_absent_and_the_next_one_is_whole(file:
     assert check(dest / FILE) == []
     assert only_blob(dest / FILE).read_bytes() == INVOICE
     assert names(tmp_path) == ["backup", "ondol.db", "ondol.db.blobs", "ondol.db.lock"]
+
+
+@pytest.fixture
+async def two_blobs(tmp_path: Path) -> tuple[Runtime, list[Path]]:
+    """A runtime with a session for each of two blobs, named by the digest that comes first and second."""
+    rt = Runtime(SqliteStore(tmp_path / "ondol.db"), agents=list(agents().values()), clock=ManualClock())
+    await rt.open()
+    digests = [await _blob_of(rt, data) for data in (b"one", b"two")]
+    store = SqliteStore(tmp_path / "ondol.db")
+    return rt, [store._blob("default", digest) for digest in sorted(digests)]
+
+
+async def _blob_of(rt: Runtime, data: bytes) -> str:
+    digest = hashlib.sha256(data).hexdigest()
+    await rt.run("talk", "read", attachments=[data], session=digest)
+    return digest
+
+
+async def erase(rt: Runtime, blob: Path) -> None:
+    """Its session is deleted, and a day later its bytes."""
+    await rt.delete_session(blob.name)
+    assert isinstance(rt.clock, ManualClock)
+    rt.clock.advance(days=2)
+    assert await rt._working.collect_blobs() == 1
+
+
+async def test_a_blob_that_is_collected_during_a_backup_is_not_missed_in_it(
+    two_blobs: tuple[Runtime, list[Path]], tmp_path: Path
+) -> None:
+    rt, (first, second) = two_blobs
+    data = first.read_bytes()
+    with stands_still_at(first):
+        working = asyncio.create_task(asyncio.to_thread(backup, tmp_path / "ondol.db", tmp_path / "backup"))
+        pipe = await reads(first)
+        await erase(rt, second)
+        os.write(pipe, data)
+        os.close(pipe)
+        await working
+    assert check(tmp_path / "backup" / FILE) == []
+    await rt.close()
+
+
+async def test_a_blob_that_is_collected_during_a_check_is_no_problem(
+    two_blobs: tuple[Runtime, list[Path]], tmp_path: Path
+) -> None:
+    rt, (first, _) = two_blobs
+    with stands_still_at(first):
+        looking = asyncio.create_task(asyncio.to_thread(check, tmp_path / "ondol.db"))
+        pipe = await reads(first)
+        await erase(rt, first)
+        os.write(pipe, b"nothing that has this digest")
+        os.close(pipe)
+        assert await looking == []
+    await rt.close()
 
 
 # --- restore ----------------------------------------------------------------------------------------------------

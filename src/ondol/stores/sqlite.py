@@ -17,6 +17,7 @@ import hashlib
 import logging
 import os
 import queue
+import re
 import tempfile
 import threading
 from collections.abc import Callable
@@ -27,7 +28,17 @@ from typing import IO, Any, ParamSpec, TypeVar
 import apsw
 
 from ondol import queries
-from ondol.errors import NotFound, OndolError, StoreBusy, StoreCorrupt, StoreError, StoreFault, StoreFull, StoreTooNew
+from ondol.errors import (
+    InvalidInput,
+    NotFound,
+    OndolError,
+    StoreBusy,
+    StoreCorrupt,
+    StoreError,
+    StoreFault,
+    StoreFull,
+    StoreTooNew,
+)
 from ondol.stores.migrations import migrations
 from ondol.transactions import STATEMENTS, Row, Statement, Tx
 
@@ -44,6 +55,7 @@ _POLL = 0.05  # seconds between looks for changes by other processes, when nothi
 _LOOK_EVERY = 16  # commits between such looks under load
 _CHECKPOINT_PAGES = 1000  # of the log, after which the driver copies it into the database
 _STATEMENT_CACHE = 200  # prepared statements a connection keeps; all of ours fit
+_DIGEST = re.compile("[0-9a-f]{64}")
 _FSYNC_FAILED = frozenset({apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC})
 _EXIT_FSYNC_FAILED = 74  # EX_IOERR of sysexits.h
 
@@ -176,23 +188,31 @@ class SqliteStore:
         return jobs, True
 
     def _commit(self, connection: apsw.Connection, jobs: list[_Job]) -> None:
-        if len(jobs) == 1:
-            self._commit_alone(connection, jobs[0])
-        else:
-            try:
-                # A refusal is rare and mostly comes before the first change: only then savepoints are paid for.
-                if not self._commit_group(connection, jobs, savepoints=False):
-                    self._commit_group(connection, jobs, savepoints=True)
-            except apsw.BusyError as error:  # each alone would wait for the same lock again
-                _roll_back(connection)
-                for job in jobs:
-                    job.error = _translated(error, self.path)
-            except apsw.Error as error:
-                _exit_if_fsync_failed(error, self.path)
-                _roll_back(connection)
-                for job in jobs:  # nobody was told: each again, alone
-                    self._commit_alone(connection, job)
+        try:
+            if len(jobs) == 1:
+                self._commit_alone(connection, jobs[0])
+            else:
+                self._commit_together(connection, jobs)
+        except BaseException as fault:  # whoever waits is told, whatever happens in this thread
+            log.exception("the writer of %s failed", self.path)
+            for job in jobs:
+                job.error = StoreFault(f"{self.path}: {type(fault).__name__}: {fault}")
         _deliver(jobs)
+
+    def _commit_together(self, connection: apsw.Connection, jobs: list[_Job]) -> None:
+        try:
+            # A refusal is rare and mostly comes before the first change: only then savepoints are paid for.
+            if not self._commit_group(connection, jobs, savepoints=False):
+                self._commit_group(connection, jobs, savepoints=True)
+        except apsw.BusyError as error:  # each alone would wait for the same lock again
+            _roll_back(connection)
+            for job in jobs:
+                job.error = _translated(error, self.path)
+        except apsw.Error as error:
+            _exit_if_fsync_failed(error, self.path)
+            _roll_back(connection)
+            for job in jobs:  # nobody was told: each again, alone
+                self._commit_alone(connection, job)
 
     def _commit_group(self, connection: apsw.Connection, jobs: list[_Job], *, savepoints: bool) -> bool:
         """All in one transaction. Without savepoints, False (and nothing is written) if a member must be undone."""
@@ -260,6 +280,8 @@ class SqliteStore:
         return digest
 
     async def get_blob(self, tenant: str, digest: str) -> bytes:
+        if not _DIGEST.fullmatch(digest):
+            raise NotFound(f"{digest!r} is not the digest of a blob: it has 64 hex digits")
         path = self._blob(tenant, digest)
         try:
             data = await asyncio.to_thread(path.read_bytes)
@@ -361,6 +383,8 @@ def _try_lock(path: Path) -> IO[str] | None:
 def _refuse_what_is_no_store(path: Path) -> None:
     if not path.parent.is_dir():
         raise StoreError(f"the folder {path.parent} does not exist: make it, or name another file")
+    if path.is_dir():
+        raise StoreError(f"{path} is a folder: name a file")
     if not path.exists():
         if Path(f"{path}-wal").exists():
             raise StoreCorrupt(f"{path} is gone but {path}-wal is there: put the file back or restore a backup")
@@ -420,6 +444,8 @@ def _rows(connection: apsw.Connection, batch: list[Statement]) -> list[list[Row]
     execute = connection.execute
     try:
         return [execute(STATEMENTS[name], params).fetchall() for name, params in batch]
+    except (TypeError, OverflowError, UnicodeEncodeError) as error:
+        raise InvalidInput(f"a value is not of a kind that can be stored or looked for: {error}") from error
     except UnicodeDecodeError as error:
         why = f"{connection.filename} holds a text that is not valid ({error}): restore a backup (ondol db restore)"
         raise StoreCorrupt(why) from error

@@ -138,6 +138,18 @@ class StoreContract(abc.ABC):
             assert before == after == ("old", "old")
             assert await store.read(get_meta, "left") == "new"
 
+    async def test_a_read_cannot_write(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            with _raises(StoreError):
+                await store.read(set_meta, "a", "1")
+            assert await store.read(get_meta, "a") is None
+
+    async def test_a_row_that_belongs_to_nothing_is_refused(self, tmp_path: Path) -> None:
+        async with self.opened(tmp_path) as store:
+            with _raises(StoreError):
+                await store.write(_signal_to_nobody)
+            assert await store.write(_set_and_return, "still", "works") == "works"
+
     def _elsewhere(self, folder: Path, tx: Callable[..., Tx[Any]], *args: Any) -> None:
         """Write through another door, on another thread and event loop, to the end."""
 
@@ -404,6 +416,11 @@ def _write_then_raise(error: Exception, *keys: str) -> Tx[str]:
 def _raise(error: Exception, *_: str) -> Tx[str]:
     yield [("meta.get", {"key": "a"})]
     raise error
+
+
+def _signal_to_nobody() -> Tx[None]:
+    yield [("tenant.insert", {"tenant": "t"})]
+    yield [("signal.insert", {"tenant": "t", "run": "r_none", "kind": "cancel", "body": "{}", "at": 0})]
 
 
 def _count() -> Tx[int]:
