@@ -378,8 +378,9 @@ class Drive:
     async def _stream(self, request: ModelRequest) -> Answer:
         self._partial = []
         answer: Answer | None = None
-        stream = self.served.model.stream(request)
+        stream = None
         try:
+            stream = self.served.model.stream(request)
             async for output in stream:
                 if isinstance(output, Delta):
                     self._partial.append(output.text)

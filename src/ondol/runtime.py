@@ -203,15 +203,15 @@ class Runtime:
             OperationMismatch, OperationExpired, RevisionConflict, SessionBusy, InvalidInput, NotFound
         """
         engine = self._working
-        served = self._served.get(agent.name if isinstance(agent, Agent) else agent)
+        name = agent.name if isinstance(agent, Agent) else checked_id("the name of an agent", agent)
+        served = self._served.get(name)
         if served is None:
-            name = agent.name if isinstance(agent, Agent) else agent
             raise NotFound(f"this runtime has no agent {name!r}: give it to Runtime(agents=[...])")
         if isinstance(agent, Agent) and agent is not served.agent:
             raise InvalidInput(f"this runtime has another agent named {agent.name!r}: use that one, or rename this one")
         if trigger not in get_args(Trigger):
             raise InvalidInput(f"trigger={trigger!r} is unknown: say {', '.join(get_args(Trigger))}")
-        if isinstance(attachments, str | bytes | Path):
+        if not isinstance(attachments, Sequence) or isinstance(attachments, str | bytes):
             raise InvalidInput("attachments must be a list of paths or bytes")
         if if_busy not in ("queue", "reject"):
             raise InvalidInput(f"if_busy={if_busy!r} is unknown: say 'queue' or 'reject'")

@@ -500,7 +500,7 @@ def suspend(claim: Claim, at: int, asks: Sequence[str], after: int) -> Tx[tuple[
     seq = _held(held, claim, cancel=False, unread=False)
     if seq != after + 1:
         raise SignalsUnread(f"run {claim.run} moved on while it was about to wait")
-    revision = _raised(raised, claim)
+    revision = yield from _raised(raised, claim)
     entry = events.RunWaiting(asks=list(asks), revision=revision)
     append, batch = _append(claim.tenant, claim.run, claim.fence, seq, at, [entry])
     key = {"tenant": claim.tenant, "run": claim.run}
@@ -508,10 +508,12 @@ def suspend(claim: Claim, at: int, asks: Sequence[str], after: int) -> Tx[tuple[
     return RunRow(*rows[0]), batch
 
 
-def _raised(rows: list[Row], claim: Claim) -> int:
+def _raised(rows: list[Row], claim: Claim) -> Tx[int]:
+    """The session's new revision. Raises RevisionConflict if the session was not at the claim's ``head``."""
     if not rows:
-        why = f"is not at revision {claim.head} any more"
-        raise RevisionConflict(claim.session, claim.head, claim.head, why)
+        (found,) = yield [("session.get", {"tenant": claim.tenant, "session": claim.session})]
+        actual = SessionRow(*found[0]).revision if found else 0
+        raise RevisionConflict(claim.session, claim.head, actual)
     return int(rows[0][0])
 
 
@@ -775,7 +777,7 @@ def commit(
         ("session.commit", of_session | {"head": claim.head, "n": n_messages, "at": at}),
     ]
     seq = _held(held, claim, cancel=False)
-    revision = _raised(committed, claim)
+    revision = yield from _raised(committed, claim)
     base = committed[0][1]
     entries: list[events.Entry] = [events.StepCompleted(step=step)]
     entries += [events.SessionCommitted(revision=revision), events.RunCompleted()]

@@ -125,16 +125,15 @@ class EmbeddedEngine:
 
     def _start_pending(self) -> None:
         """As many as there are slots. A run that processes died of runs alone, so that it takes no other with it."""
-        if self._alone is None and self._suspects:
-            if not self._tasks:
-                self._start_suspect()
-            elif self._patience is None:
-                self._patience = self.clock.call_later(_SUSPECT_PATIENCE, self._start_suspect)
-        if self._alone is not None or self._suspects:
+        if self._alone is not None:
             return
         while self._pending and len(self._tasks) < SLOTS:
             run = next(iter(self._pending))
             self._start(run, self._pending.pop(run))
+        if self._suspects and not self._tasks:
+            self._start_suspect()
+        elif self._suspects and self._patience is None:
+            self._patience = self.clock.call_later(_SUSPECT_PATIENCE, self._start_suspect)
 
     def _start_suspect(self) -> None:
         if self._patience is not None:

@@ -129,8 +129,8 @@ async def test_c09_a_write_that_keeps_failing_is_told_on_the_stream_and_the_run_
             assert (await run.refresh()).status in ("queued", "running")
             clock.advance(STORE_RETRY)
         assert len(results(await run.messages())) <= 2
-        store.plan = FaultPlan()  # there is space again
         await clock.asked(STORE_RETRY)
+        store.plan = FaultPlan()  # there is space again
         clock.advance(STORE_RETRY)
         assert (await run.result()).text == "reminded them"
         assert [line.tool for line in await downstream.effects()] == ["look_up", "remind"]

@@ -204,7 +204,7 @@ async def test_c42_an_empty_text_beside_a_call_or_another_text_is_not_sent_back(
 async def test_c42_a_message_that_says_nothing_does_not_spoil_the_session(
     db: str, downstream: Downstream, nothing: str
 ) -> None:
-    model = Conversation({nothing: ["what did you mean?"]})
+    model = Conversation(dict.fromkeys(["", nothing], ["what did you mean?"]))
     agent = Agent("desk", model=model, tools=[delete])
     async with Runtime(db, agents=[agent], deps=Outside(downstream.url)) as rt:
         with pytest.raises((InvalidInput, RunEnded)):
