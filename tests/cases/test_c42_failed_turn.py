@@ -5,13 +5,36 @@ Left out until it exists: a second provider that takes over from the first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
-from kit import Conversation, Gate, Outside, WatchedClock, conversation, holds_in_all_cases, notes, rests, results
+from kit import (
+    Conversation,
+    Gate,
+    Outside,
+    WatchedClock,
+    asked,
+    conversation,
+    holds_in_all_cases,
+    notes,
+    rests,
+    results,
+)
 
-from ondol import Agent, Context, Message, ModelRequest, Reasoning, RunCancelled, RunFailed, Runtime, Text
+from ondol import (
+    Agent,
+    Context,
+    Message,
+    ModelError,
+    ModelOutput,
+    ModelRequest,
+    Reasoning,
+    RunCancelled,
+    RunFailed,
+    Runtime,
+    Text,
+)
 from ondol.errors import InvalidInput, RunEnded
 from ondol.messages import Part
 from ondol.providers.script import Reply
@@ -128,6 +151,33 @@ async def test_c42_many_failures_leave_no_stubs_and_are_told_once(db: str, downs
         assert not any(words in m.text for m in request.messages for words in ERRORS)
 
 
+class Unready(Conversation):
+    """It raises before it gives back a stream."""
+
+    error: Exception
+
+    def stream(self, request: ModelRequest) -> AsyncIterator[ModelOutput]:
+        if asked(request) == OP1:
+            raise self.error
+        return super().stream(request)
+
+
+@pytest.mark.parametrize("error", [ModelError("auth", "there is no key"), KeyError("there is no key")])
+async def test_c42_a_model_that_raises_at_once_fails_like_any_other(
+    db: str, downstream: Downstream, error: Exception
+) -> None:
+    model = Unready({OP1: [], OP2: ["ten o'clock"]})
+    model.error = error
+    agent = Agent("desk", model=model, tools=[delete])
+    async with Runtime(db, agents=[agent], deps=Outside(downstream.url)) as rt:
+        with pytest.raises(RunFailed, match="there is no key") as failed:
+            await rt.run(agent, OP1, session="s", operation_id="op1")
+        assert failed.value.retryable == isinstance(error, ModelError)
+        assert (await rt.run(agent, OP2, session="s", operation_id="op2")).text == "ten o'clock"
+        assert said(await committed(rt)) == ANSWERED
+        await holds_in_all_cases(rt, db, agent, "s", downstream)
+
+
 # --- (c) no empty blocks ----------------------------------------------------------------------------------------
 
 
@@ -204,7 +254,7 @@ async def test_c42_an_empty_text_beside_a_call_or_another_text_is_not_sent_back(
 async def test_c42_a_message_that_says_nothing_does_not_spoil_the_session(
     db: str, downstream: Downstream, nothing: str
 ) -> None:
-    model = Conversation(dict.fromkeys(["", nothing], ["what did you mean?"]))
+    model = Conversation({key: ["what did you mean?"] for key in ("", nothing)})
     agent = Agent("desk", model=model, tools=[delete])
     async with Runtime(db, agents=[agent], deps=Outside(downstream.url)) as rt:
         with pytest.raises((InvalidInput, RunEnded)):

@@ -47,7 +47,8 @@ class House:
     def agent(self, *answers: Any, tools: Sequence[Any] | None = None, said: str = "go", **described: Any) -> Agent:
         """An agent whose model gives these answers, one a step, when the user says ``said``."""
         self.answers(said, *answers)
-        return Agent(described.pop("name", "a"), model=_Model(self), tools=TOOLS if tools is None else tools, **described)
+        name = described.pop("name", "a")
+        return Agent(name, model=_Model(self), tools=TOOLS if tools is None else tools, **described)
 
     def answers(self, said: str, *answers: Any) -> None:
         """What the model answers to this, one a step. A function is given the request."""
@@ -193,4 +194,3 @@ async def states(run: Run) -> list[tuple[str, str, int]]:
 def notes(request: ModelRequest) -> list[str]:
     """What the runtime itself told the model."""
     return [m.text for m in request.messages if m.origin == "runtime"]
-

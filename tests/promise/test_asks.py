@@ -109,7 +109,7 @@ async def test_b11_the_same_decision_again_returns_the_stored_one_and_changes_no
         before = house.written()
         house.clock.advance(minutes=1)
         second = await ask.approve(by="park")
-        assert (second.decided_by, second.decided_at) == (first.decided_by, first.decided_at) == ("lee", first.decided_at)
+        assert (second.decided_by, second.decided_at) == ("lee", first.decided_at)
         assert house.written() == before
         assert len(await life.rt.audit()) == 1
     assert house.count("wire") == 1
@@ -176,7 +176,8 @@ async def test_an_answer_that_the_ask_does_not_know_is_refused_and_it_stays_open
     agent = house.agent(WIRE, "done")
     async with house.life(agent) as life:
         run, ask = await waiting(life, agent)
-        for answer in (ask.happened(), ask.not_happened(), ask.give_up(), ask.answer("resume"), ask.answer("expire me")):
+        wrong = (ask.happened(), ask.not_happened(), ask.give_up(), ask.answer("resume"), ask.answer("perhaps"))
+        for answer in wrong:
             with pytest.raises(InvalidInput):
                 await answer
         assert (await life.rt.get_ask(ask.id)).state == "open"

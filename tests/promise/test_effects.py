@@ -1,4 +1,4 @@
-"""What tools did: siblings, classes, exceptions, unknowns and their settlement (B6-B9, P3-P5; ground rules 7.2, 7.6)."""
+"""What tools did: siblings, classes, exceptions, unknowns and their settlement (B6-B9, P3-P5; rules 7.2, 7.6)."""
 
 from __future__ import annotations
 

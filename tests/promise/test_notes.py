@@ -195,7 +195,7 @@ async def test_a_retryable_failure_is_told_of_until_it_completes(house: House) -
 
 async def test_writes_of_a_run_that_is_queued_again_are_told_to_the_turns_ahead_of_it(house: House) -> None:
     """It is not completed, so what it did is news to whoever comes first (7.4)."""
-    agent, in_model = house.agent([LETTER], lambda r: error("quota") if r.attempt == 1 else "done", said=SAID), barrier()
+    agent, in_model = house.agent([LETTER], error("quota"), said=SAID), barrier()
     async with house.life(agent, plan=FaultPlan().at("model.before", nth=3, fault=in_model)) as life:
         run = await life.rt.start(agent, SAID, session="s", operation_id="op")
         assert await rest(run) == "failed"

@@ -275,9 +275,7 @@ async def test_without_an_id_one_is_made_and_returned_and_each_call_is_new(house
 async def test_ten_clients_with_one_id_are_one_run(house: House) -> None:
     agent = house.agent([call("letter", to="kim")], "done")
     async with house.life(agent) as life:
-        results = await asyncio.gather(
-            *(life.rt.run(agent, "go", session="s", operation_id="op") for _ in range(10))
-        )
+        results = await asyncio.gather(*(life.rt.run(agent, "go", session="s", operation_id="op") for _ in range(10)))
         assert len({r.body for r in results}) == 1
     assert house.count("letter") == 1
     assert len(house.written().runs) == 1

@@ -117,7 +117,7 @@ async def test_its_ask_takes_no_other_answer(house: House) -> None:
     agent = await parked(house)
     async with house.life(agent) as life:
         ask = await the_ask(await life.rt.find_run("op"), "parked")
-        for wrong in (ask.approve(by="lee"), ask.happened(by="lee"), ask.give_up(by="lee"), ask.answer("now", by="lee")):
+        for wrong in (ask.approve(by="lee"), ask.happened(by="lee"), ask.give_up(by="lee"), ask.answer("no", by="lee")):
             with pytest.raises(InvalidInput):
                 await wrong
         assert (await life.rt.get_ask(ask.id)).state == "open"

@@ -13,6 +13,7 @@ import pytest
 from ondol import Run, StoreCorrupt, StoreError, StoreFull, StoreTooNew, tool
 from ondol.stores import sqlite_admin
 from ondol.testing import FaultPlan, barrier, call, raise_
+from ondol.testing.faults import Fault
 from promise.house import HELLO, House, letter, rest, states, the_ask
 
 LETTER = call("letter", to="kim")
@@ -20,7 +21,7 @@ LETTER = call("letter", to="kim")
 PATIENT = [tool(effect="once", timeout=timedelta(days=1), name="letter")(letter.function)]
 
 
-def no_space() -> object:
+def no_space() -> Fault:
     return raise_(StoreFull("no space left"))
 
 
@@ -39,7 +40,7 @@ async def passes(house: House, run: Run) -> str:
 async def test_b16_a_full_disk_refuses_a_new_operation_and_takes_it_when_space_is_back(house: House) -> None:
     agent, plan = house.agent("done"), FaultPlan()
     for nth in (1, 2):
-        plan.at("accept.before", nth=nth, fault=no_space())  # type: ignore[arg-type]
+        plan.at("accept.before", nth=nth, fault=no_space())
     async with house.life(agent, plan=plan) as life:
         for _ in range(2):
             with pytest.raises(StoreFull):
@@ -51,7 +52,7 @@ async def test_b16_a_full_disk_refuses_a_new_operation_and_takes_it_when_space_i
 async def test_b16_a_claim_that_the_disk_refused_is_tried_again(house: House) -> None:
     agent, plan = house.agent("done"), FaultPlan()
     for nth in (1, 2, 3):
-        plan.at("claim.before", nth=nth, fault=no_space())  # type: ignore[arg-type]
+        plan.at("claim.before", nth=nth, fault=no_space())
     async with house.life(agent, plan=plan) as life:
         run = await life.rt.start(agent, "go", session="s", operation_id="op")
         assert await passes(house, run) == "completed"
@@ -61,7 +62,7 @@ async def test_b16_a_claim_that_the_disk_refused_is_tried_again(house: House) ->
 async def test_b16_no_effect_starts_before_its_start_is_durable(house: House) -> None:
     agent, plan = house.agent([LETTER], "done", tools=PATIENT), FaultPlan()
     for nth in (1, 2, 3):
-        plan.at("started.before", nth=nth, fault=no_space())  # type: ignore[arg-type]
+        plan.at("started.before", nth=nth, fault=no_space())
     async with house.life(agent, plan=plan) as life:
         run = await life.rt.start(agent, "go", session="s", operation_id="op")
         await house.clock.wait_for_timers()
@@ -74,7 +75,7 @@ async def test_b16_no_effect_starts_before_its_start_is_durable(house: House) ->
 async def test_b16_an_outcome_in_hand_is_written_as_soon_as_there_is_space_and_never_made_again(house: House) -> None:
     agent, plan = house.agent([LETTER], "done", tools=PATIENT), FaultPlan()
     for nth in range(1, 6):
-        plan.at("outcome.before", nth=nth, fault=no_space())  # type: ignore[arg-type]
+        plan.at("outcome.before", nth=nth, fault=no_space())
     async with house.life(agent, plan=plan) as life:
         run = await life.rt.start(agent, "go", session="s", operation_id="op")
         assert await passes(house, run) == "completed"
@@ -87,7 +88,7 @@ async def test_b16_an_outcome_in_hand_is_written_as_soon_as_there_is_space_and_n
 async def test_b16_any_other_write_waits_for_space_and_nothing_is_asked_or_done_again(house: House, at: str) -> None:
     agent, plan = house.agent([LETTER], "done", tools=PATIENT), FaultPlan()
     for nth in (1, 2, 3):
-        plan.at(f"{at}.before", nth=nth, fault=no_space())  # type: ignore[arg-type]
+        plan.at(f"{at}.before", nth=nth, fault=no_space())
     async with house.life(agent, plan=plan) as life:
         run = await life.rt.start(agent, "go", session="s", operation_id="op")
         assert await passes(house, run) == "completed"
@@ -98,7 +99,7 @@ async def test_b16_any_other_write_waits_for_space_and_nothing_is_asked_or_done_
 async def test_b16_a_run_that_waits_for_space_can_be_cancelled_when_there_is_some_again(house: House) -> None:
     agent, plan = house.agent([LETTER], "done", tools=PATIENT), FaultPlan()
     for nth in (1, 2, 3, 4):
-        plan.at("started.before", nth=nth, fault=no_space())  # type: ignore[arg-type]
+        plan.at("started.before", nth=nth, fault=no_space())
     async with house.life(agent, plan=plan) as life:
         run = await life.rt.start(agent, "go", session="s", operation_id="op")
         await house.clock.wait_for_timers()
@@ -110,7 +111,7 @@ async def test_b16_a_run_that_waits_for_space_can_be_cancelled_when_there_is_som
 
 async def test_b16_a_process_that_dies_with_an_outcome_in_hand_leaves_an_unknown(house: House) -> None:
     agent, plan = house.agent([LETTER], "done", tools=PATIENT), FaultPlan()
-    plan.at("outcome.before", nth=None, fault=no_space())  # type: ignore[arg-type]
+    plan.at("outcome.before", nth=None, fault=no_space())
     async with house.life(agent, plan=plan) as life:
         run = await life.rt.start(agent, "go", session="s", operation_id="op")
         await house.clock.wait_for_timers()
@@ -127,12 +128,15 @@ async def test_b16_a_process_that_dies_with_an_outcome_in_hand_leaves_an_unknown
 # --- B17 --------------------------------------------------------------------------------------------------------
 
 
+def files(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.rglob("*")) if path.is_file() and path.stat().st_size]
+
+
 def everything(folder: Path) -> dict[str, str]:
     """What lies there, byte for byte. Locks, SQLite's shared memory and an empty log are not content."""
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.stat().st_size]
     return {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in files
+        for path in files(folder)
         if not path.name.endswith((".lock", "-shm"))
     }
 
@@ -221,11 +225,9 @@ async def test_b17_a_flipped_byte_is_found_and_never_believed_and_other_runs_go_
         with pytest.raises(StoreCorrupt, match=run_id):
             async with asyncio.timeout(10):
                 await damaged.result()
+        read = anext(damaged.events()) if table == "entries" else damaged.messages()
         with pytest.raises(StoreCorrupt, match=run_id):
-            if table == "entries":
-                _ = [event async for event in damaged.events()]
-            else:
-                await damaged.messages()
+            await read
         assert (await damaged.refresh()).status in ("queued", "running")
     assert house.count() == 0  # nothing was done on the word of a damaged journal
     assert len(house.asked(run_id)) == 1
@@ -252,7 +254,7 @@ async def test_b17_a_blob_that_was_changed_is_found(house: House) -> None:
     async with house.life(agent) as life:
         run = await life.rt.start(agent, "go", session="s", operation_id="op", attachments=[b"receipt"])
         assert await rest(run) == "completed"
-        (blob,) = [path for path in Path(f"{house.file}.blobs").rglob("*") if path.is_file()]
+        (blob,) = files(Path(f"{house.file}.blobs"))
         blob.write_bytes(b"receipT")
         (message, *_) = await run.messages()
         with pytest.raises(StoreCorrupt):

@@ -227,21 +227,10 @@ class StoreContract(abc.ABC):
 
     async def test_a_change_is_noticed_by_a_store_that_writes_all_the_time(self, tmp_path: Path) -> None:
         noticed = asyncio.Event()
-        async with self.opened(tmp_path, noticed.set) as busy, self.opened(tmp_path) as other:
-
-            async def write_on() -> None:
-                while True:
-                    await busy.write(_count)
-
-            writing = [asyncio.create_task(write_on()) for _ in range(4)]
-            try:
-                await other.write(set_meta, "a", "1")
-                async with asyncio.timeout(_PATIENCE):
-                    await noticed.wait()
-            finally:
-                for task in writing:
-                    task.cancel()
-                await asyncio.gather(*writing, return_exceptions=True)
+        async with self.opened(tmp_path, noticed.set) as busy, self.opened(tmp_path) as other, _writing(busy):
+            await other.write(set_meta, "a", "1")
+            async with asyncio.timeout(_PATIENCE):
+                await noticed.wait()
 
     async def test_one_store_at_a_time_drives(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as second:
@@ -253,27 +242,14 @@ class StoreContract(abc.ABC):
             assert await second.drives(), "the first one closed"
 
     async def test_a_store_becomes_the_driver_in_the_middle_of_its_writes(self, tmp_path: Path) -> None:
-        expected = 0
+        written = 0
         for _ in range(_ROUNDS):
             async with self.opened(tmp_path) as store:
-                stop, under_way = asyncio.Event(), asyncio.Event()
-
-                async def write_on(
-                    store: Store = store, stop: asyncio.Event = stop, on: asyncio.Event = under_way
-                ) -> int:
-                    n = 0
-                    while not stop.is_set():
-                        await store.write(_count)
-                        on.set()
-                        n += 1
-                    return n
-
-                writing = [asyncio.create_task(write_on()) for _ in range(4)]
-                await under_way.wait()
-                assert await store.drives()
-                stop.set()
-                expected += sum(await asyncio.gather(*writing))
-                assert await store.read(get_meta, "count") == str(expected)
+                async with _writing(store) as counts:
+                    await store.write(set_meta, "a", "1")
+                    assert await store.drives()
+                written += sum(counts)
+                assert int(await store.read(get_meta, "count") or 0) == written
 
     # --- blobs --------------------------------------------------------------------------------------------------
 
@@ -362,6 +338,26 @@ async def on_a_thread(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
     threading.Thread(target=run, daemon=True).start()
     return await ended
+
+
+@asynccontextmanager
+async def _writing(store: Store) -> AsyncIterator[list[int]]:
+    """During the block the store writes all the time; how much each of the writers wrote is in the list after it."""
+    stop = asyncio.Event()
+    counts = [0] * 4
+
+    async def write_on(writer: int) -> None:
+        while not stop.is_set():
+            await store.write(_count)
+            counts[writer] += 1
+
+    async with asyncio.TaskGroup() as group:
+        for writer in range(len(counts)):
+            group.create_task(write_on(writer))
+        try:
+            yield counts
+        finally:
+            stop.set()
 
 
 def _current() -> asyncio.Task[Any]:

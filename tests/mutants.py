@@ -1,0 +1,235 @@
+"""Does a test fail when a guard is removed?
+
+    python tests/mutants.py            every guard, one after the other (`make mutants`)
+    python tests/mutants.py fence head only those whose name contains one of the words
+
+Each mutant is a copy of the package with one guard taken out. The tests that should notice run against the copy, and at
+least one of them has to fail. A guard whose removal nobody notices is a promise without a proof.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+LIMIT = 240  # seconds that the tests of one mutant may take; a mutant may well make them wait for ever
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """In ``file`` the text ``guard`` becomes ``gone``; one of ``tests`` has to notice."""
+
+    name: str
+    file: str
+    guard: str
+    gone: str
+    tests: tuple[str, ...]
+
+
+MUTANTS = (
+    Mutant(
+        "fence: a holder writes only with its own fence",
+        "statements.sql",
+        "WHERE tenant = :tenant AND id = :run AND fence = :fence AND state = 'running'",
+        "WHERE tenant = :tenant AND id = :run AND state = 'running'",
+        ("tests/promise/test_zombie.py",),
+    ),
+    Mutant(
+        "compare-and-swap: a commit needs the session at the revision of its claim",
+        "statements.sql",
+        "WHERE tenant = :tenant AND id = :session AND revision = :head\n",
+        "WHERE tenant = :tenant AND id = :session\n",
+        ("tests/promise/test_revision.py", "tests/cases/test_c13_revisions.py"),
+    ),
+    Mutant(
+        "head: taken at every claim, so that a run that waited is not stale",
+        "statements.sql",
+        "head = (SELECT revision",
+        "head = (SELECT coalesce(runs.head, revision)",
+        ("tests/promise/test_revision.py", "tests/promise/test_asks.py"),
+    ),
+    Mutant(
+        "queue: a run is claimed only when no run before it is unfinished",
+        "statements.sql",
+        "  AND NOT EXISTS (SELECT 1 FROM runs b WHERE b.tenant = runs.tenant AND b.session = runs.session\n"
+        "    AND b.state IN ('queued', 'running', 'waiting') AND b.place < runs.place)\nRETURNING",
+        "RETURNING",
+        ("tests/promise/test_queue.py", "tests/cases/test_c05_second_message.py"),
+    ),
+    Mutant(
+        "started: written down before the call goes out",
+        "runner.py",
+        "        if effect.is_write:\n            # Record before calling",
+        "        if False:\n            # Record before calling",
+        ("tests/promise/test_effects.py", "tests/promise/test_boundaries.py"),
+    ),
+    Mutant(
+        "unknown: a once call that was lost is never repeated blindly",
+        "effects.py",
+        '    return OutcomeUnknown("the process stopped while it ran")',
+        "    return Run(after=effect.deadline)",
+        ("tests/rules/test_effects.py", "tests/promise/test_effects.py"),
+    ),
+    Mutant(
+        "deadline: a check waits until a lost attempt can no longer act",
+        "effects.py",
+        "return Check(after=effect.deadline)",
+        "return Check()",
+        ("tests/rules/test_effects.py", "tests/promise/test_boundaries.py"),
+    ),
+    Mutant(
+        "deadline: what is late is not sent any more",
+        "attempts.py",
+        "    if seconds <= 0:\n        return Dropped()\n",
+        "    seconds = max(seconds, 1.0)\n",
+        ("tests/promise/test_zombie.py", "tests/promise/test_boundaries.py"),
+    ),
+    Mutant(
+        "key: the same for every attempt",
+        "runner.py",
+        "ids.idempotency_key(self.row.tenant, self.row.id, call, tool.name)",
+        "ids.idempotency_key(self.row.tenant, self.row.id, call, tool.name + str(attempt))",
+        ("tests/promise/test_effects.py", "tests/promise/test_boundaries.py"),
+    ),
+    Mutant(
+        "fingerprint: an operation id with other content is refused",
+        "transactions.py",
+        "    if run.fingerprint != new.fingerprint:\n",
+        "    if False:\n",
+        ("tests/promise/test_operation_id.py", "tests/cases/test_c38_same_request.py"),
+    ),
+    Mutant(
+        "expiry of a reply: after 30 days the operation is gone",
+        "transactions.py",
+        "or (run.ended_at or 0) + REPLY_KEPT <= at",
+        "or False",
+        ("tests/promise/test_operation_id.py",),
+    ),
+    Mutant(
+        "cancel: no answer is taken once a cancel was accepted",
+        "transactions.py",
+        "_held(held, claim, cancel=False), at, entries)\n    yield [append, *writes]",
+        "_held(held, claim), at, entries)\n    yield [append, *writes]",
+        ("tests/promise/test_cancel.py",),
+    ),
+    Mutant(
+        "cancel: no effect starts once a signal is there",
+        "transactions.py",
+        '    held, marked = yield [_hold(claim, 1, at, "run.hold_writing"), ("effect.start", effect)]\n'
+        "    seq = _held(held, claim, cancel=False, unread=False)",
+        '    held, marked = yield [_hold(claim, 1, at, "run.hold_writing"), ("effect.start", effect)]\n'
+        "    seq = _held(held, claim)",
+        ("tests/promise/test_cancel.py", "tests/promise/test_asks.py"),
+    ),
+    Mutant(
+        "cancel: whoever comes first wins; a cancel before the commit does",
+        "transactions.py",
+        "    seq = _held(held, claim, cancel=False)\n    revision = yield from _raised(committed, claim)",
+        "    seq = _held(held, claim)\n    revision = yield from _raised(committed, claim)",
+        ("tests/promise/test_cancel.py",),
+    ),
+    Mutant(
+        "suspend: fails when an ask was decided meanwhile",
+        "transactions.py",
+        "    if seq != after + 1:\n",
+        "    if False:\n",
+        ("tests/promise/test_asks.py",),
+    ),
+    Mutant(
+        "decide: once, whatever comes later",
+        "transactions.py",
+        '        raise AlreadyDecided(f"ask {ask_id} was decided before',
+        '        return Decided(ask, run, wake=False, first=False)\n        raise AlreadyDecided(f"ask {ask_id} was decided before',
+        ("tests/promise/test_asks.py", "tests/cases/test_c17_decided_twice.py"),
+    ),
+    Mutant(
+        "note: what was done by a run that did not complete is told",
+        "runner.py",
+        "        if not runs and not rows:\n            return None",
+        "        if True:\n            return None",
+        ("tests/promise/test_notes.py",),
+    ),
+    Mutant(
+        "note: told until a turn has committed it, and again after a settlement",
+        "transactions.py",
+        "    writes += _told(claim.tenant, told)\n",
+        "",
+        ("tests/promise/test_notes.py",),
+    ),
+    Mutant(
+        "revision: an end moves it when something may have happened",
+        "transactions.py",
+        "if run.wrote else []",
+        "if False else []",
+        ("tests/promise/test_revision.py",),
+    ),
+    Mutant(
+        "poison: a run that keeps killing processes is parked",
+        "lifecycle.py",
+        "MAX_DEATHS = 3 ",
+        "MAX_DEATHS = 99 ",
+        ("tests/promise/test_poison.py",),
+    ),
+    Mutant(
+        "checksum: an entry that was changed on disk is never believed",
+        "journal.py",
+        "    if checksum(run, seq, fence, at, body) != stored_sum:\n",
+        "    if False:\n",
+        ("tests/rules/test_journal.py",),
+    ),
+    Mutant(
+        "length: an answer that was cut off makes none of its calls",
+        "runner.py",
+        '        if answer.stop == "length":\n',
+        "        if False:\n",
+        ("tests/promise/test_answers.py",),
+    ),
+)
+
+
+def survives(mutant: Mutant, folder: Path) -> str | None:
+    """None when a test noticed; else what went wrong."""
+    shutil.copytree(ROOT / "src" / "ondol", folder / "ondol", ignore=shutil.ignore_patterns("__pycache__"))
+    file = folder / "ondol" / mutant.file
+    text = file.read_text("utf-8")
+    if mutant.guard not in text:
+        return f"the guard is not in {mutant.file} any more: say where it went"
+    file.write_text(text.replace(mutant.guard, mutant.gone), "utf-8")
+    tests = [t for t in mutant.tests if (ROOT / t).exists()]
+    if not tests:
+        return f"none of {', '.join(mutant.tests)} exists"
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header", *tests]
+    env = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        return None  # something waits for what the guard would have given
+    if done.returncode == 1:
+        return None
+    return (
+        "no test noticed" if done.returncode == 0 else f"pytest could not run: {done.stdout[-500:]}{done.stderr[-500:]}"
+    )
+
+
+def main(words: list[str]) -> int:
+    chosen = [m for m in MUTANTS if not words or any(w in m.name for w in words)]
+    survivors = 0
+    for mutant in chosen:
+        with tempfile.TemporaryDirectory(prefix="ondol-mutant-") as folder:
+            why = survives(mutant, Path(folder))
+        survivors += why is not None
+        print(
+            f"{'caught  ' if why is None else 'SURVIVED'}  {mutant.name}{'' if why is None else f': {why}'}", flush=True
+        )
+    print(f"{len(chosen) - survivors} passed, {survivors} failed")
+    return 1 if survivors or not chosen else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,172 @@
+"""What a model's answer may set off, and what it may not."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from ondol import (
+    Agent,
+    Answer,
+    Message,
+    ModelRequest,
+    RunFailed,
+    Runtime,
+    Text,
+    ToolCall,
+    ToolResponse,
+    tool,
+)
+from ondol.testing import ManualClock, ScriptedModel, call, error, text, truncated
+
+
+class Raw:
+    """A model that gives its answers as they are, one after the other, and keeps what it was asked."""
+
+    name = "raw"
+
+    def __init__(self, *answers: Answer) -> None:
+        self.answers, self.requests = answers, []
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Answer]:
+        self.requests.append(request)
+        yield self.answers[request.step]
+
+
+@pytest.fixture
+def sent() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def mail(sent: list[str]) -> Callable[..., str]:
+    def mail(to: str) -> str:
+        """Send a mail."""
+        sent.append(to)
+        return f"sent to {to}"
+
+    return mail
+
+
+def results(messages: object) -> list[ToolResponse]:
+    assert isinstance(messages, (list, tuple))
+    return [p for m in messages if isinstance(m, Message) for p in m.parts if isinstance(p, ToolResponse)]
+
+
+async def test_an_answer_that_was_cut_off_makes_none_of_its_calls(tmp_path: Path, mail, sent) -> None:
+    model = ScriptedModel([truncated([call("mail", to="kim"), call("mail", to="lee")]), [text("sorry")]])
+    agent = Agent("a", model=model, tools=[mail])
+    async with Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[agent]) as rt:
+        assert (await rt.run(agent, "write")).text == "sorry"
+        assert [e.state for e in await rt.effects()] == ["failed", "failed"]
+    assert sent == []
+    told = results(model.requests[1].messages)
+    assert len(told) == 2
+    assert all(r.error and "cut off" in r.text for r in told)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ('{"to": "kim"', "not a JSON object"),
+        ({}, "to: Field required"),
+        ({"to": 7}, "to: Input should be a valid string"),
+        ({"to": "kim", "cc": "lee"}, "cc: Extra inputs are not permitted"),
+    ],
+)
+async def test_arguments_that_do_not_fit_are_never_repaired_into_a_call(
+    tmp_path: Path, mail, sent, arguments, complaint
+) -> None:
+    asks = Answer(parts=(ToolCall("c1", "mail", arguments),), stop="tool_calls")
+    model = Raw(asks, Answer(parts=(Text("I see"),)))
+    agent = Agent("a", model=model, tools=[mail])
+    async with Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[agent]) as rt:
+        assert (await rt.run(agent, "write")).text == "I see"
+    assert sent == []
+    (told,) = results(model.requests[1].messages)
+    assert told.error
+    assert complaint in told.text
+
+
+async def test_a_call_of_a_tool_that_does_not_exist_is_told_to_the_model_with_the_names_there_are(
+    tmp_path: Path, mail, sent
+) -> None:
+    model = Raw(Answer(parts=(ToolCall("c1", "fax", {}),)), Answer(parts=(Text("I see"),)))
+    agent = Agent("a", model=model, tools=[mail])
+    async with Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[agent]) as rt:
+        await rt.run(agent, "write")
+    (told,) = results(model.requests[1].messages)
+    assert (told.error, told.text) == (True, "there is no tool 'fax'; the tools are: mail")
+
+
+@pytest.mark.parametrize("ids", [("", ""), ("x", "x"), ("call_1", ""), ("", "call_0")])
+async def test_calls_without_an_id_of_their_own_get_one_and_their_own_result(tmp_path: Path, ids) -> None:
+    @tool(effect="read")
+    def echo(word: str) -> str:
+        return word
+
+    calls = tuple(ToolCall(id, "echo", {"word": w}) for id, w in zip(ids, ("one", "two"), strict=True))
+    model = Raw(Answer(parts=calls), Answer(parts=(Text("ok"),)))
+    agent = Agent("a", model=model, tools=[echo])
+    async with Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[agent]) as rt:
+        await rt.run(agent, "go")
+    (asked,) = [m for m in model.requests[1].messages if m.calls]
+    by_id = {r.id: r.text for r in results(model.requests[1].messages)}
+    assert [by_id[c.id] for c in asked.calls] == ["one", "two"]
+
+
+async def test_an_answer_that_a_filter_stopped_makes_none_of_its_calls(tmp_path: Path, mail, sent) -> None:
+    stopped = Answer(parts=(ToolCall("c1", "mail", {"to": "kim"}),), stop="content_filter")
+    agent = Agent("a", model=Raw(stopped), tools=[mail])
+    async with Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[agent]) as rt:
+        with pytest.raises(RunFailed, match="content_filter"):
+            await rt.run(agent, "write")
+    assert sent == []
+
+
+async def test_each_attempt_of_a_model_call_is_in_the_journal_and_waits_its_time(tmp_path: Path) -> None:
+    clock = ManualClock()
+    model = ScriptedModel([error("rate_limited", retry_after=7.0), error("server"), "at last"])
+    agent = Agent("a", model=model)
+    async with Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[agent], clock=clock) as rt:
+        run = await rt.start(agent, "go")
+        await clock.wait_for_timers()
+        clock.advance(seconds=6.9)
+        assert len(model.requests) == 1
+        clock.advance(seconds=0.2)
+        await clock.wait_for_timers()
+        clock.advance(minutes=1)
+        assert (await run.result()).text == "at last"
+        failed = [e.data async for e in run.events() if e.type == "step.failed"]
+    assert [(f["attempt"], f["error"]) for f in failed] == [(1, "rate_limited"), (2, "server")]
+    assert [r.attempt for r in model.requests] == [1, 2, 3]
+
+
+async def test_a_request_that_the_provider_refuses_is_sent_once(tmp_path: Path) -> None:
+    model = ScriptedModel([error("rejected", "bad request")])
+    agent = Agent("a", model=model)
+    async with Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[agent]) as rt:
+        with pytest.raises(RunFailed, match="bad request") as failed:
+            await rt.run(agent, "go")
+    assert not failed.value.retryable
+    assert len(model.requests) == 1
+
+
+async def test_private_data_of_another_provider_is_not_handed_on(tmp_path: Path) -> None:
+    first = Answer(parts=(Text("one", {"name": "other", "id": "1"}), ToolCall("c", "look", {}, {"name": "raw"})))
+    model = Raw(first, Answer(parts=(Text("done"),)))
+
+    @tool(effect="read")
+    def look() -> str:
+        return "seen"
+
+    agent = Agent("a", model=model, tools=[look])
+    async with Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[agent]) as rt:
+        await rt.run(agent, "go", session="s")
+        stored = [m.message for m in await (await rt.get_session("s")).messages()]
+    (sent_back,) = [m for m in model.requests[1].messages if m.calls]
+    assert [getattr(p, "provider", None) for p in sent_back.parts] == [None, {"name": "raw"}]
+    (kept,) = [m for m in stored if m.calls]
+    assert kept.parts[0] == Text("one", {"name": "other", "id": "1"})
