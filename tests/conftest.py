@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,27 @@ def db(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'ondol.db'}"
 
 
+@pytest.fixture(scope="session")
+def services() -> Iterator[Callable[[], Downstream]]:
+    """Gives services of which the next one starts while a test runs."""
+
+    def start() -> Downstream:
+        return asyncio.run(Downstream.start())
+
+    with ThreadPoolExecutor(1) as elsewhere:
+        waiting = [elsewhere.submit(start)]
+
+        def take() -> Downstream:
+            waiting.append(elsewhere.submit(start))
+            return waiting.pop(0).result()
+
+        yield take
+        asyncio.run(waiting.pop().result().stop())
+
+
 @pytest.fixture
-async def downstream() -> AsyncIterator[Downstream]:
+async def downstream(services: Callable[[], Downstream]) -> AsyncIterator[Downstream]:
     """The outside world, in its own process."""
-    async with Downstream() as service:
-        yield service
+    service = services()
+    yield service
+    await service.stop()

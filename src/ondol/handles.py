@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -28,6 +27,8 @@ def _when(micros: int | None) -> datetime | None:
 
 def this_person() -> str:
     """Who acts, where nobody is named: the user of this machine."""
+    import getpass  # slow to import
+
     try:
         return getpass.getuser()
     except (KeyError, OSError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ondol import context, messages, queries
 from ondol.messages import Message
@@ -11,8 +11,7 @@ from ondol.records import SessionRow
 from ondol.store import Store
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+class History(NamedTuple):
     """The committed messages of a session up to a sequence: as a provider takes them, with the chain over them all."""
 
     until: int

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias, assert_never
 
@@ -22,8 +21,7 @@ VERSION = 1  # of the entries on disk
 RunStatus: TypeAlias = Literal["queued", "running", "waiting", "completed", "failed", "cancelled", "expired", "parked"]
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """The entries of one transaction. ``at`` is microseconds since 1970."""
 
     seq: int

@@ -5,7 +5,7 @@ Functions of the same form as those of ``transactions``, which change nothing. A
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ondol import ids, journal
 from ondol.errors import NotFound
@@ -47,8 +47,7 @@ def read_messages(tenant: str, run: str) -> Tx[dict[int, str]]:
     return {o: checked_body(run, o, body, total) for o, body, total in rows}
 
 
-@dataclass(frozen=True, slots=True)
-class StoredMessage:
+class StoredMessage(NamedTuple):
     """A committed message: its sequence in the session, its run, and its body as stored."""
 
     seq: int

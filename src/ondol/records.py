@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ondol.ids import EffectId, effect_id, idempotency_key
 
 
-@dataclass(frozen=True, slots=True)
-class RunRow:
+class RunRow(NamedTuple):
     tenant: str
     id: str
     session: str
@@ -44,8 +41,7 @@ class RunRow:
     ended_at: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class SessionRow:
+class SessionRow(NamedTuple):
     tenant: str
     id: str
     revision: int
@@ -58,8 +54,7 @@ class SessionRow:
     deleted_at: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class EffectRow:
+class EffectRow(NamedTuple):
     tenant: str
     run: str
     session: str
@@ -89,8 +84,7 @@ class EffectRow:
         return idempotency_key(self.tenant, self.run, self.ordinal, self.tool)
 
 
-@dataclass(frozen=True, slots=True)
-class AskRow:
+class AskRow(NamedTuple):
     tenant: str
     id: str
     run: str
@@ -113,4 +107,4 @@ class AskRow:
 
 def columns(row: type[Any], prefix: str = "") -> str:
     """The columns of the row's class for a SELECT, each with the prefix in front."""
-    return ", ".join(prefix + f.name for f in dataclasses.fields(row))
+    return ", ".join(prefix + name for name in row._fields)

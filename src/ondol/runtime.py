@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import mimetypes
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -272,6 +271,8 @@ class Runtime:
         digest = hashlib.sha256(data).hexdigest()
         await self._store.write(transactions.keep_blob, tenant, digest, len(data), to_micros(self.clock.now()))
         await self._store.put_blob(tenant, data)
+        import mimetypes  # slow to import, and few runs have attachments
+
         media_type = mimetypes.guess_type(name)[0] or "application/octet-stream"
         return Attachment(digest, media_type, name, len(data))
 

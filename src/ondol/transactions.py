@@ -10,11 +10,11 @@ claim. Everybody else inserts a signal while a run is held, and acts at once whe
 
 from __future__ import annotations
 
-import importlib.resources
 import re
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from ondol import effects, events, ids, journal, lifecycle, messages, values
 from ondol.errors import (
@@ -41,7 +41,7 @@ REPLY_KEPT = 30 * 24 * 3600 * 1_000_000  # microseconds that the reply of a comp
 
 
 def _read_statements() -> dict[str, str]:
-    text = importlib.resources.files("ondol").joinpath("statements.sql").read_text("utf-8")
+    text = Path(__file__).with_name("statements.sql").read_text("utf-8")
     rows = {"run": RunRow, "session": SessionRow, "effect": EffectRow, "ask": AskRow}
     for name, row in rows.items():
         text = text.replace("{" + name + "}", columns(row)).replace("{e." + name + "}", columns(row, "e."))
@@ -53,8 +53,7 @@ def _read_statements() -> dict[str, str]:
 STATEMENTS: Mapping[str, str] = _read_statements()
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """The right to drive a run. ``head`` is the session's revision, ``deaths`` the run's, at the claim."""
 
     tenant: str
@@ -118,8 +117,7 @@ def _act(tenant: str, at: int, actor: str, door: str, act: str, subject: str, no
 # --- T0 accept --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewRun:
+class NewRun(NamedTuple):
     """All that T0 writes. ``definition`` is the agent's description as JSON text, ``input`` a stored message."""
 
     tenant: str
@@ -140,8 +138,7 @@ class NewRun:
     reject_if_busy: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(NamedTuple):
     """``created`` is False when the operation was known; ``wake`` when a worker should look at the run."""
 
     run: RunRow
@@ -258,8 +255,7 @@ def _queue_again(
 # --- T1 claim ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
+class Claimed(NamedTuple):
     """All that the holder needs to go on, read in the claim's own transaction."""
 
     run: RunRow
@@ -350,8 +346,7 @@ def note_down(
 # --- T3 answer --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedCall:
+class PlannedCall(NamedTuple):
     """One call of an answer. ``refusal`` is the stored result of a call that is refused at once."""
 
     entry: events.EffectPlanned
@@ -434,8 +429,7 @@ def started(claim: Claim, at: int, call: int, attempt: int, deadline: int) -> Tx
     return batch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(NamedTuple):
     """How an attempt ended. ``body`` is the stored result message; an unknown has none, but a question."""
 
     entry: events.EffectSucceeded | events.EffectFailed | events.EffectUnknown
@@ -559,8 +553,7 @@ DECISIONS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Decided:
+class Decided(NamedTuple):
     """The ask as it is stored now. ``run`` is the run's id if a worker should look at it."""
 
     ask: AskRow
@@ -751,8 +744,7 @@ def absorb(claim: Claim, at: int) -> Tx[tuple[journal.Batch | None, dict[int, st
 # --- T8 commit, T9 end ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(NamedTuple):
     """The run as it is stored now, and the id, agent and deaths of the first in its session's queue."""
 
     run: RunRow
@@ -891,8 +883,7 @@ def unknown_question(tool: str) -> str:
 # --- cancel, release, recover, park -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Cancelled:
+class Cancelled(NamedTuple):
     """``pending`` while the holder still has to stop; ``next_run`` as in ``Ended``."""
 
     run: RunRow

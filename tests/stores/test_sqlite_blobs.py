@@ -156,6 +156,37 @@ async def test_an_upload_in_the_middle_of_a_collection_loses_nothing(
     assert await is_kept(rt)
 
 
+async def test_a_collection_that_was_killed_is_finished_by_the_next_one(rt: Runtime, tmp_path: Path) -> None:
+    """It had put aside the bytes of an accepted run, and of nobody, and came to no more."""
+    await run_with_attachment(rt)
+    store = SqliteStore(tmp_path / "ondol.db")
+    kept = store._blob("default", DIGEST)
+    other = kept.parent / f".dropped-{hashlib.sha256(b'of nobody').hexdigest()}"
+    os.replace(kept, kept.parent / f".dropped-{DIGEST}")
+    other.write_bytes(b"of nobody")
+    await collect(rt)
+    assert await is_kept(rt)
+    assert names_in(kept.parent) == [DIGEST]
+
+
+async def test_what_a_killed_upload_left_is_removed_after_a_day(
+    rt: Runtime, clock: ManualClock, tmp_path: Path
+) -> None:
+    await run_with_attachment(rt)
+    folder = SqliteStore(tmp_path / "ondol.db")._blob("default", DIGEST).parent
+    for name, hours in ((".new-old", 25), (".new-young", 23)):
+        (folder / name).write_bytes(b"half of someth")
+        at = clock.now().timestamp() - hours * 3600
+        os.utime(folder / name, (at, at))
+    await collect(rt)
+    assert names_in(folder) == [".new-young", DIGEST]
+    assert await is_kept(rt)
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder))
+
+
 async def test_a_new_blob_is_on_the_disk_with_each_folder_that_leads_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

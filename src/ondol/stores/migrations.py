@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-import importlib.resources
+from pathlib import Path
 
 
 @functools.cache
 def migrations() -> tuple[str, ...]:
     """The text of each step of SQLite's schema, in order; step ``n`` makes version ``n``."""
-    folder = importlib.resources.files("ondol.stores").joinpath("sqlite_migrations")
-    steps = sorted((f for f in folder.iterdir() if f.name.endswith(".sql")), key=lambda f: f.name)
-    return tuple(f.read_text("utf-8") for f in steps)
+    steps = sorted(Path(__file__).with_name("sqlite_migrations").glob("*.sql"))
+    return tuple(step.read_text("utf-8") for step in steps)

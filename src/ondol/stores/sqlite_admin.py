@@ -6,7 +6,6 @@ is not repaired in it, and ``check`` names it in both.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import functools
 import hashlib
@@ -22,7 +21,7 @@ import apsw
 
 from ondol import journal, lifecycle, transactions, values
 from ondol.clock import SystemClock, to_micros
-from ondol.errors import StoreBusy, StoreCorrupt, StoreError, StoreFull, StoreTooNew
+from ondol.errors import StoreBusy, StoreCorrupt, StoreError, StoreTooNew
 from ondol.records import RunRow, columns
 from ondol.stores import sqlite
 from ondol.stores.migrations import migrations
@@ -41,7 +40,6 @@ _ENTRIES = """
     SELECT n, seq, fence, at, v, CAST(body AS BLOB), sum FROM entries WHERE tenant = ? AND run = ? ORDER BY seq"""
 _MESSAGES = """
     SELECT ordinal, iif(typeof(body) = 'blob', body, x''), sum FROM messages WHERE tenant = ? AND run = ?"""
-_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 # --- check ------------------------------------------------------------------------------------------------------
@@ -89,14 +87,13 @@ def _problems(connection: apsw.Connection, path: Path) -> Iterator[str]:
     for (line,) in connection.execute("PRAGMA integrity_check"):
         if line != "ok":
             yield f"{path}: {line}: {_RESTORE}"
-    version, known = sqlite._version(connection), len(migrations())
-    if version > known:
-        yield f"{path} has schema {version}, this version of Ondol knows {known}: upgrade Ondol"
-    elif version == 0:
+    newest = len(migrations())
+    version = sqlite._known_version(connection, path, newest)
+    if version == 0:
         yield f"{path} holds no store of Ondol: name another file, or {_RESTORE}"
-    elif version < known:
-        yield f"{path} has schema {version}, this version of Ondol writes {known}: migrate it (ondol db migrate)"
-    if version != known:
+        return
+    if version < newest:
+        yield f"{path} has schema {version}, this version of Ondol writes {newest}: migrate it (ondol db migrate)"
         return
     there = _schema(connection)
     for name, made in _fresh_schema().items():
@@ -334,10 +331,7 @@ def _reading(path: Path) -> Iterator[apsw.Connection]:
     _refuse_no_store(path)
     with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
         connection.set_busy_timeout(sqlite.BUSY_TIMEOUT)
-        version, known = sqlite._version(connection), len(migrations())
-        if version > known:
-            raise StoreTooNew(f"{path} has schema {version}, this version of Ondol knows {known}: upgrade Ondol")
-        if not version:
+        if not sqlite._known_version(connection, path, len(migrations())):
             raise StoreCorrupt(f"{path} holds no store of Ondol: name another file")
         try:
             yield connection
@@ -423,10 +417,7 @@ def _translated(path: Path) -> Iterator[None]:
     except apsw.Error as error:
         raise sqlite._translated(error, path) from error
     except OSError as error:
-        if error.errno in _NO_SPACE:
-            raise StoreFull(f"no space left for {path}: free some, then try again") from error
-        at = error.filename or path
-        raise StoreError(f"{at} cannot be used ({error.strerror}): look at the folder and its permissions") from error
+        raise sqlite._os_error(error, Path(error.filename or path)) from error
 
 
 __all__ = ["FILE", "GENERATION", "backup", "check", "migrate", "restore"]
