@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from ondol import effects
+from ondol import effects, values
 from ondol.cancellation import CancelToken, InFlight
 from ondol.clock import Clock
 from ondol.errors import NotDone
@@ -109,9 +109,10 @@ async def _awaited(tool: Tool[..., Any], ctx: Context[Any], arguments: Mapping[s
 def _called(tool: Tool[..., Any], ctx: Context[Any], arguments: Mapping[str, Any]) -> AttemptEnd:
     try:
         result = tool.call(ctx, arguments)
-        if inspect.iscoroutine(result):  # nobody would await it in this thread
-            result.close()
-            return Raised(f"{tool.name} gave back a coroutine: declare it with 'async def'", not_done=True)
+        if inspect.isawaitable(result):  # nobody can await it in this thread, and it may have acted already
+            if inspect.iscoroutine(result):
+                result.close()
+            return Raised(f"{tool.name} gave back an awaitable: declare it with 'async def'", not_done=False)
         return Returned(result)
     except BaseException as error:
         return _raised(tool, error)
@@ -119,7 +120,7 @@ def _called(tool: Tool[..., Any], ctx: Context[Any], arguments: Mapping[str, Any
 
 def _raised(tool: Tool[..., Any], error: BaseException) -> Raised:
     reason = str(error) if type(error) is NotDone and str(error) else f"{type(error).__name__}: {error}"
-    return Raised(reason, not_done=isinstance(error, tool.not_done))
+    return Raised(values.valid(reason), not_done=isinstance(error, tool.not_done))
 
 
 def _end_of(future: asyncio.Future[AttemptEnd]) -> AttemptEnd:

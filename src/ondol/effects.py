@@ -25,6 +25,7 @@ GRACE = timedelta(seconds=10)  # how long a write in flight may go on after a ca
 class Rules:
     """What the operator declared about a tool, as far as repeating it is concerned."""
 
+    effect: EffectClass = "read"
     has_check: bool = False
     key_ttl: timedelta | None = None
 
@@ -94,6 +95,9 @@ class Hold:
     """Not now: it waits for a person, or for a sibling whose outcome is unknown."""
 
 
+#: A call keeps the class under which it was planned, unless the operator has since corrected it to a stricter one.
+_STRICTNESS: dict[EffectClass, int] = {"read": 0, "idempotent": 1, "once": 2}
+
 Verdict: TypeAlias = Run | Check | OutcomeUnknown | Failed | Hold
 #: Verdicts that only have to be written down.
 Known = OutcomeUnknown | Failed
@@ -111,6 +115,8 @@ def verdict(effect: Effect, rules: Rules | None, *, sibling_unknown: bool, now: 
     # Planned or approved: certainly not done, but for an attempt whose end nobody saw: that may act until its deadline.
     if rules is None:
         return Failed(f"the tool {effect.tool!r} is no longer available")
+    if _STRICTNESS[rules.effect] > _STRICTNESS[effect.effect]:
+        return Failed(f"{effect.tool} is declared {rules.effect} now, not {effect.effect}: call it again")
     if effect.effect == "once" and sibling_unknown:
         return Hold()
     return Run(after=effect.deadline)

@@ -144,7 +144,6 @@ class ContextBuilt:
 class ModelStarted:
     kind: ClassVar[str] = "model.started"
     step: int
-    attempt: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +198,7 @@ class EffectFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectUnknown:
-    """``seen``: the process that writes this saw the attempt end, so it cannot act any more."""
+    """``seen``: the process that writes this saw the attempt end, or its time run out, so it cannot act any more."""
 
     kind: ClassVar[str] = "effect.unknown"
     call: int

@@ -60,14 +60,45 @@ class Run:
     def __repr__(self) -> str:
         return f"<Run {self.id} {self.status} session={self.session!r} operation={self.operation_id!r}>"
 
-    id = property(lambda self: self._row.id, doc="The run's id.")
-    session = property(lambda self: self._row.session, doc="The id of its session.")
-    operation_id = property(lambda self: self._row.operation_id, doc="The caller's name for it.")
-    agent = property(lambda self: self._row.agent, doc="The name of its agent.")
-    tenant = property(lambda self: self._row.tenant, doc="Whose it is.")
-    user = property(lambda self: self._row.user_id or None, doc="Who asked for it.")
-    trigger = property(lambda self: self._row.trigger, doc="chat, workflow, schedule, webhook or api.")
-    time_zone = property(lambda self: self._row.zone, doc="The zone that the request named.")
+    @property
+    def id(self) -> str:
+        """The run's id."""
+        return self._row.id
+
+    @property
+    def session(self) -> str:
+        """The id of its session."""
+        return self._row.session
+
+    @property
+    def operation_id(self) -> str:
+        """The caller's name for it."""
+        return self._row.operation_id
+
+    @property
+    def agent(self) -> str:
+        """The name of its agent."""
+        return self._row.agent
+
+    @property
+    def tenant(self) -> str:
+        """Whose it is."""
+        return self._row.tenant
+
+    @property
+    def user(self) -> str | None:
+        """Who asked for it."""
+        return self._row.user_id or None
+
+    @property
+    def trigger(self) -> str:
+        """``chat``, ``workflow``, ``schedule``, ``webhook`` or ``api``."""
+        return self._row.trigger
+
+    @property
+    def time_zone(self) -> str | None:
+        """The zone whose clock the model is shown."""
+        return self._row.zone
 
     @property
     def status(self) -> str:
@@ -302,6 +333,11 @@ class Session:
     @property
     def title(self) -> str | None:
         return self._row.title
+
+    @property
+    def time_zone(self) -> str | None:
+        """Named by the last request that named one."""
+        return self._row.zone
 
     @property
     def state(self) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def _base32(number: int, width: int) -> str:
 
 
 def _sortable(now: datetime) -> str:
-    """45 bits of milliseconds, then 35 random bits: new rows land at the end of the tree, ids cannot be guessed."""
+    """45 bits of milliseconds, then 35 random bits: new rows land at the end of the tree."""
     return _base32(int(now.timestamp() * 1000), 9) + _base32(secrets.randbits(35), 7)
 
 

@@ -99,8 +99,6 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
                 next_message=state.next_message + 1 if entry.note else state.next_message,
                 waited=False,
             )
-        case events.ModelStarted():
-            return state if state.retry_at is None else state._replace(retry_at=None)
         case events.StepFailed(attempt=attempt, retry_at=retry_at):
             if retry_at is None:
                 return state._replace(model_error=entry)
@@ -124,7 +122,7 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
         case events.EffectSucceeded(call=call, patch=patch):
             state = _set(state, call, state="succeeded")
             return state._replace(patches={**state.patches, call: patch}) if patch else state
-        case events.RunAccepted() | events.SessionCommitted() | events.StepStarted():
+        case events.RunAccepted() | events.SessionCommitted() | events.StepStarted() | events.ModelStarted():
             return state
         case events.StepCompleted():
             return state._replace(last_step_open=False)

@@ -131,8 +131,8 @@ _RETRIED: frozenset[ModelErrorKind] = frozenset(
 _GOES_ON_LATER: frozenset[ModelErrorKind] = frozenset({"quota", "auth"})
 MAX_MODEL_ATTEMPTS = 4
 _BACKOFF = 0.5  # seconds before the second attempt; doubles
-_BACKOFF_LIMIT = 30.0  # seconds; a provider that asks for more ends the run as retryable instead
-_MAX_RETRY_AFTER = 60.0
+_BACKOFF_LIMIT = 30.0  # seconds
+_MAX_RETRY_AFTER = 60.0  # seconds; a provider that asks for more ends the run as retryable instead
 
 
 def retry_delay(kind: ModelErrorKind, attempt: int, retry_after: float | None, run: str) -> float | None:

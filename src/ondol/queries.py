@@ -70,9 +70,10 @@ def page_messages(tenant: str, session: str, after: int, limit: int) -> Tx[list[
 
 def get_session(tenant: str, session: str) -> Tx[SessionRow]:
     (rows,) = yield [("session.get", {"tenant": tenant, "session": session})]
-    if not rows or rows[0][-1] is not None:
+    found = SessionRow(*rows[0]) if rows else None
+    if found is None or found.deleted_at is not None:
         raise NotFound(f"there is no session {session!r}: 'ondol sessions' lists them")
-    return SessionRow(*rows[0])
+    return found
 
 
 def list_sessions(tenant: str, after: str | None = None, limit: int = 100) -> Tx[list[SessionRow]]:

@@ -52,6 +52,7 @@ class SessionRow(NamedTuple):
     created_at: int
     updated_at: int
     deleted_at: int | None
+    zone: str | None
 
 
 class EffectRow(NamedTuple):

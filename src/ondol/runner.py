@@ -71,7 +71,6 @@ class Runner:
     store: Store
     clock: Clock
     streams: Streams
-    time_zone: str | None
     deps: Any
     histories: HistoryCache = field(default_factory=HistoryCache)
 
@@ -164,7 +163,10 @@ class Drive:
                 await self._changed.wait()
                 continue
             action = self._next_action()
-            if self.draining and not self.busy and not isinstance(action, lifecycle.Commit | lifecycle.End):
+            if self.draining and not isinstance(action, lifecycle.Settle | lifecycle.Commit | lifecycle.End):
+                if self.busy:  # nothing new begins
+                    await self._changed.wait()
+                    continue
                 await self._write(transactions.release, self.row.tenant, self.row.id, self.claim.fence, self._now())
                 return
             match action:
@@ -220,7 +222,7 @@ class Drive:
             except StoreError as error:
                 log.warning("run %s: %s", self.row.id, error)
                 self.runner.streams.waits_for_store(self.row.id, error, self.clock.now(), self.state.seq)
-                if not first and not await sleep_or_cancel(self.clock, _STORE_RETRY, self.token):
+                if not first:
                     await clocks.sleep(self.clock, _STORE_RETRY)
                 first = False
 
@@ -317,7 +319,7 @@ class Drive:
 
     def _show(self, state: journal.State) -> journal.Shown:
         """The clock of a run stands still while it works; after a pause it is told both times."""
-        began, zone = self.row.accepted_at, self.row.zone or self.runner.time_zone
+        began, zone = self.row.accepted_at, self.row.zone
         show = functools.partial(journal.Shown, history=self.history.until, definition=self.served.digest)
         if state.waited:
             return show(self._now(), began, zone)
@@ -539,6 +541,8 @@ class Drive:
         try:
             parsed = self._parse(effect, tool)
         except InvalidInput as error:  # the tool's schema changed, or a person's replacement does not fit
+            if effect.state == "started":
+                return effects.OutcomeUnknown(f"the process stopped while it ran, and now {error}")
             await self._failed(call, str(error))
             return None
         now = self.clock.now()
@@ -569,11 +573,16 @@ class Drive:
 
     def _late(self, call: int, ended: AttemptEnd) -> None:
         said = values.plain_text(values.encode(ended.result)) if isinstance(ended, Returned) else repr(ended)
-        evidence = f"{self.clock.now().isoformat()}: {said}"[:_PARTIAL_KEPT]
-        write = self.store.write(transactions.late_outcome, self.row.tenant, self.row.id, call, evidence)
-        task = asyncio.get_running_loop().create_task(write)
+        evidence = values.valid(f"{self.clock.now().isoformat()}: {said}"[:_PARTIAL_KEPT])
+        task = asyncio.get_running_loop().create_task(self._write_late(call, evidence))
         _EVIDENCE.add(task)
         task.add_done_callback(_EVIDENCE.discard)
+
+    async def _write_late(self, call: int, evidence: str) -> None:
+        try:
+            await self.store.write(transactions.late_outcome, self.row.tenant, self.row.id, call, evidence)
+        except StoreError as error:
+            log.warning("run %s: the late outcome of call %s is lost (%s): %s", self.row.id, call, error, evidence)
 
     async def _write_outcome(
         self, effect: effects.Effect, tool: Tool[..., Any], ctx: Context[Any], ending: AttemptEnd
@@ -735,7 +744,7 @@ class Drive:
         return Context(
             deps=self.runner.deps, idempotency_key=key, operation_id=self.row.operation_id, run_id=self.row.id,
             session=self.row.session, user=self.row.user_id or None, tenant=self.row.tenant, attempt=attempt,
-            time_zone=self.row.zone or self.runner.time_zone, state=state,
+            time_zone=self.row.zone, state=state,
             cancelled=Cancelled(), _now=self.clock.now, _progress=progress,
         )  # fmt: skip
 

@@ -97,8 +97,9 @@ class Runtime:
             raise InvalidInput("two agents have the same name: rename one")
         if time_zone is not None:
             clocks.zone(time_zone)
-        self.time_zone, self.deps, self.door = time_zone, deps, door
         self.clock: Clock = clock or SystemClock()
+        self.time_zone = time_zone or getattr(self.clock, "time_zone", None)
+        self.deps, self.door = deps, door
         self._streams = Streams()
         self._models: list[Model] = []
         self._served: dict[str, Served] = {}
@@ -125,13 +126,13 @@ class Runtime:
         if self._engine is not None:
             raise NotOpen("this runtime is open already")
         self._served = {name: self._serve(agent) for name, agent in self.agents.items()}
-        runner = Runner(self._store, self.clock, self._streams, self.time_zone, self.deps)
+        runner = Runner(self._store, self.clock, self._streams, self.deps)
         engine = EmbeddedEngine(self._store, self.clock, self._streams, runner, self._served)
-        await self._store.open(engine.changed)
         try:
+            await self._store.open(engine.changed)
             await engine.open()
         except BaseException:
-            await self._store.close()
+            await self._close_all()
             raise
         self._engine = engine
 
@@ -143,14 +144,19 @@ class Runtime:
         if self._engine is None:
             return
         engine, self._engine = self._engine, None
-        await engine.close(drain)
-        self._streams.close()
+        try:
+            await engine.close(drain)
+        finally:  # whatever happens, nothing of ours stays open
+            self._streams.close()
+            await self._close_all()
+
+    async def _close_all(self) -> None:
         await self._store.close()
-        for model in self._models:
+        models, self._models = self._models, []
+        for model in models:
             close = getattr(model, "aclose", None)
             if close is not None:
                 await close()
-        self._models = []
 
     def _serve(self, agent: Agent) -> Served:
         if isinstance(agent.model, str):
@@ -231,7 +237,8 @@ class Runtime:
             tenant=tenant, run=run, session=session or "s_" + run[2:], user_id=user or "",
             operation_id=operation_id or ids.new_operation_id(now), fingerprint=fingerprint,
             agent=served.agent.name, definition=served.definition, definition_digest=served.digest, trigger=trigger,
-            door=self.door, zone=time_zone, input=messages.dumps(messages.user(input, *parts)),
+            door=self.door, zone=time_zone, default_zone=self.time_zone,
+            input=messages.dumps(messages.user(input, *parts)),
             blobs=[(p.digest, p.size) for p in parts], expected_revision=expected_revision,
             reject_if_busy=if_busy == "reject",
         )  # fmt: skip
@@ -510,7 +517,7 @@ class Runtime:
 
     async def write_session(
         self, session: str, *, state: Mapping[str, Any] | None = None, title: str | None = None,
-        expected_revision: int | None = None, tenant: str = DEFAULT_TENANT,
+        time_zone: str | None = None, expected_revision: int | None = None, tenant: str = DEFAULT_TENANT,
     ) -> Session:  # fmt: skip
         """Write to a session by hand; it is made if it does not exist.
 
@@ -524,11 +531,13 @@ class Runtime:
             raise InvalidInput(f"the state of a session must be a mapping, got {type(state).__name__}")
         if title is not None:
             title = checked_text("title", title)
+        if time_zone is not None:
+            clocks.zone(time_zone)
         stored = None if state is None else values.dumps(values.encode(dict(state)))
         now = to_micros(self.clock.now())
         row = await self._store.write(
             transactions.write_session, tenant, session, now, expected_revision=expected_revision, state=stored,
-            title=title,
+            title=title, zone=time_zone,
         )  # fmt: skip
         return Session(self, row)
 

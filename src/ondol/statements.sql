@@ -39,6 +39,7 @@ SELECT id, agent, deaths, n FROM runs WHERE tenant = :tenant AND state = 'queued
     AND b.state IN ('queued', 'running', 'waiting') AND b.place < runs.place)
 ORDER BY deaths, n LIMIT :limit
 
+-- The first condition is there for the partial index.
 -- name: run.running
 SELECT id, fence, owner, deaths, unread FROM runs WHERE tenant = :tenant AND state IN ('running', 'waiting') AND state = 'running'
 
@@ -78,7 +79,7 @@ UPDATE runs SET state = 'completed', owner = NULL, reply = :reply, base = :base,
 WHERE tenant = :tenant AND id = :run
 
 -- name: run.queue_again
-UPDATE runs SET state = 'queued', owner = NULL, fence = fence + :fence_up, place = coalesce(:place, place), retryable = 0,
+UPDATE runs SET state = 'queued', owner = NULL, fence = fence + 1, place = coalesce(:place, place), retryable = 0,
   error = NULL, ended_at = NULL, told = 0, next_seq = next_seq + :n, deaths = :deaths, updated_at = :at
 WHERE tenant = :tenant AND id = :run AND state = :state AND fence = :fence
 RETURNING next_seq - :n, fence
@@ -164,16 +165,17 @@ SELECT {session} FROM sessions WHERE tenant = :tenant AND deleted_at IS NULL AND
 ORDER BY id LIMIT :limit
 
 -- name: session.insert
-INSERT INTO sessions (tenant, id, revision, state, next_message, next_place, created_at, updated_at)
-VALUES (:tenant, :session, 0, '{}', 0, :next_place, :at, :at)
+INSERT INTO sessions (tenant, id, revision, state, next_message, next_place, zone, created_at, updated_at)
+VALUES (:tenant, :session, 0, '{}', 0, :next_place, :zone, :at, :at)
 
 -- name: session.again
-UPDATE sessions SET deleted_at = NULL, revision = revision + 1, next_place = :next_place, updated_at = :at,
+UPDATE sessions SET deleted_at = NULL, revision = revision + 1, next_place = :next_place, zone = :zone, updated_at = :at,
   created_at = CASE WHEN created_at < :at THEN :at ELSE created_at + 1 END
 WHERE tenant = :tenant AND id = :session
 
 -- name: session.place
-UPDATE sessions SET next_place = next_place + 1 WHERE tenant = :tenant AND id = :session RETURNING next_place - 1
+UPDATE sessions SET next_place = next_place + 1, zone = coalesce(:zone, zone)
+WHERE tenant = :tenant AND id = :session RETURNING next_place - 1
 
 -- name: session.raise
 UPDATE sessions SET revision = revision + 1, updated_at = :at
@@ -186,7 +188,8 @@ WHERE tenant = :tenant AND id = :session AND revision = :head
 RETURNING revision, next_message - :n, state
 
 -- name: session.write
-UPDATE sessions SET revision = revision + 1, state = coalesce(:state, state), title = coalesce(:title, title), updated_at = :at
+UPDATE sessions SET revision = revision + 1, state = coalesce(:state, state), title = coalesce(:title, title),
+  zone = coalesce(:zone, zone), updated_at = :at
 WHERE tenant = :tenant AND id = :session
 RETURNING {session}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import ParamSpec, Protocol, TypeVar
 
 from ondol.transactions import Tx
@@ -42,6 +43,10 @@ class Store(Protocol):
 
     async def get_blob(self, tenant: str, digest: str) -> bytes:
         """Raises NotFound, or StoreCorrupt when the bytes do not match their digest."""
+        ...
+
+    async def tidy_blobs(self, tenant: str, before: datetime) -> None:
+        """Finish what a process left that died while it dropped a blob, or kept one and was at it ``before``."""
         ...
 
     async def drop_blob(self, tenant: str, digest: str) -> None:

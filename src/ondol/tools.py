@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar, cast, overload
 
-from ondol import effects, values
+from ondol import effects
 from ondol.errors import InvalidInput, NotDone
 from ondol.events import EffectClass
 from ondol.model import ToolSpec
@@ -205,7 +205,7 @@ class Tool(Generic[P, R]):
     def rules(self) -> effects.Rules:
         """What the rules of repeating look at."""
         ttl = self.key_ttl if self.effect == "idempotent" else None
-        return effects.Rules(has_check=self.check is not None, key_ttl=ttl)
+        return effects.Rules(effect=self.effect, has_check=self.check is not None, key_ttl=ttl)
 
     @functools.cached_property
     def spec(self) -> ToolSpec:
@@ -339,11 +339,6 @@ def as_tool(given: Tool[..., Any] | Callable[..., Any]) -> Tool[..., Any]:
     if not callable(given):
         raise InvalidInput(f"{given!r} is not a tool: give a function or what @tool made")
     return Tool(given)
-
-
-def encode_result(result: Any) -> Any:
-    """A tool's result as it is recorded."""
-    return values.encode(result)
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:

@@ -131,7 +131,8 @@ class NewRun(NamedTuple):
     definition_digest: str
     trigger: str
     door: str
-    zone: str | None
+    zone: str | None  # named by the request
+    default_zone: str | None  # of the deployment, where neither the request nor the session names one
     input: str
     blobs: Sequence[tuple[str, int]] = ()  # digest, size in bytes
     expected_revision: int | None = None
@@ -172,17 +173,19 @@ def accept(new: NewRun, at: int) -> Tx[Accepted]:
     place = session.next_place if session else 0
     if session is None:
         yield [("tenant.insert", {"tenant": new.tenant})]
-        place_session: Statement = ("session.insert", of_session | {"next_place": 1, "at": at})
+        place_session: Statement = ("session.insert", of_session | {"next_place": 1, "zone": new.zone, "at": at})
     elif session.deleted_at is not None:
-        place_session = ("session.again", of_session | {"next_place": place + 1, "at": at})
+        place_session = ("session.again", of_session | {"next_place": place + 1, "zone": new.zone, "at": at})
     else:
-        place_session = ("session.place", of_session)
+        place_session = ("session.place", of_session | {"zone": new.zone})
+    known_zone = session.zone if session and session.deleted_at is None else None
     accepted = events.RunAccepted(agent=new.agent, session=new.session, trigger=new.trigger)
     append, _ = _append(new.tenant, new.run, 0, 1, at, [accepted])
     row = {
         "tenant": new.tenant, "run": new.run, "session": new.session, "user_id": new.user_id,
         "operation_id": new.operation_id, "fingerprint": new.fingerprint, "agent": new.agent,
-        "definition": new.definition_digest, "trigger": new.trigger, "door": new.door, "zone": new.zone,
+        "definition": new.definition_digest, "trigger": new.trigger, "door": new.door,
+        "zone": new.zone or known_zone or new.default_zone,
         "place": place, "at": at,
     }  # fmt: skip
     definition = {"tenant": new.tenant, "digest": new.definition_digest, "body": new.definition}
@@ -220,7 +223,7 @@ def _known(run: RunRow, new: NewRun, at: int) -> Tx[Accepted]:
 
 def _retry(run: RunRow, at: int) -> Tx[Accepted]:
     """A retryable run goes on from its journal, at the tail of its session's queue."""
-    ((place,),) = yield [("session.place", {"tenant": run.tenant, "session": run.session})]
+    ((place,),) = yield [("session.place", {"tenant": run.tenant, "session": run.session, "zone": None})]
     again = yield from _queue_again(run, "retried", at, place=place[0], deaths=0)
     return Accepted(again, created=False, wake=True)
 
@@ -240,7 +243,7 @@ def _queue_again(
     entries = [*before, events.RunQueued(why=why, deaths=deaths)]
     (moved,) = yield [
         ("run.queue_again", {
-            "tenant": run.tenant, "run": run.id, "state": run.state, "fence": run.fence, "fence_up": 1,
+            "tenant": run.tenant, "run": run.id, "state": run.state, "fence": run.fence,
             "place": place, "n": len(entries), "deaths": deaths, "at": at,
         })
     ]  # fmt: skip
@@ -554,7 +557,7 @@ DECISIONS: Mapping[str, tuple[str, ...]] = {
 
 
 class Decided(NamedTuple):
-    """The ask as it is stored now. ``run`` is the run's id if a worker should look at it."""
+    """The ask as it is stored now. ``wake`` says whether a worker should look at its run."""
 
     ask: AskRow
     run: RunRow
@@ -605,7 +608,7 @@ def decide(tenant: str, ask_id: str, decision: Decision, by: str, door: str, at:
             before = [_asked(ask, decision)]
             run = (yield from _end(run, at, failed, before=before)).run
         else:
-            ((place,),) = yield [("session.place", {"tenant": tenant, "session": run.session})]
+            ((place,),) = yield [("session.place", {"tenant": tenant, "session": run.session, "zone": None})]
             before = [_asked(ask, decision)]
             run = yield from _queue_again(run, "decided", at, place=place[0], deaths=0, before=before)
             wake = True
@@ -956,23 +959,33 @@ def park_restored(tenant: str, run_id: str, at: int) -> Tx[RunRow]:
 
 
 def write_session(
-    tenant: str, session: str, at: int, *, expected_revision: int | None, state: str | None, title: str | None
+    tenant: str,
+    session: str,
+    at: int,
+    *,
+    expected_revision: int | None,
+    state: str | None,
+    title: str | None,
+    zone: str | None,
 ) -> Tx[SessionRow]:
     """An explicit write by a caller: compare-and-swap, refused while a run is unfinished."""
     of_session = {"tenant": tenant, "session": session}
     rows, unfinished = yield [("session.get", of_session), ("run.unfinished_in_session", of_session)]
-    if not rows or rows[0][-1] is not None:
-        if expected_revision not in (None, rows[0][2] if rows else 0):
-            raise RevisionConflict(session, expected_revision or 0, rows[0][2] if rows else 0)
-        yield [("tenant.insert", {"tenant": tenant})]
-        made = "session.again" if rows else "session.insert"
-        yield [(made, of_session | {"next_place": rows[0][6] if rows else 0, "at": at})]
-    else:
-        if unfinished:
-            raise SessionBusy(session, *unfinished[0])
-        if expected_revision is not None and rows[0][2] != expected_revision:
-            raise RevisionConflict(session, expected_revision, rows[0][2])
-    (written,) = yield [("session.write", of_session | {"state": state, "title": title, "at": at})]
+    found = SessionRow(*rows[0]) if rows else None
+    revision = found.revision if found else 0
+    alive = found is not None and found.deleted_at is None
+    if alive and unfinished:
+        raise SessionBusy(session, *unfinished[0])
+    if expected_revision is not None and expected_revision != revision:
+        raise RevisionConflict(session, expected_revision, revision)
+    if not alive:
+        made = "session.again" if found else "session.insert"
+        place = found.next_place if found else 0
+        yield [
+            ("tenant.insert", {"tenant": tenant}),
+            (made, of_session | {"next_place": place, "zone": None, "at": at}),
+        ]
+    (written,) = yield [("session.write", of_session | {"state": state, "title": title, "zone": zone, "at": at})]
     return SessionRow(*written[0])
 
 
@@ -987,10 +1000,11 @@ def delete_session(
         ("effect.unknown_in_session", of_session),
         ("run.list", of_session | {"user_id": None, "state": "parked", "before": None, "limit": 1}),
     ]
-    if not rows or rows[0][-1] is not None:
+    found = SessionRow(*rows[0]) if rows else None
+    if found is None or found.deleted_at is not None:
         raise NotFound(f"there is no session {session!r}: 'ondol sessions' lists them")
-    if expected_revision is not None and rows[0][2] != expected_revision:
-        raise RevisionConflict(session, expected_revision, rows[0][2])
+    if expected_revision is not None and found.revision != expected_revision:
+        raise RevisionConflict(session, expected_revision, found.revision)
     if unfinished:
         raise SessionBusy(session, *unfinished[0])
     if parked:

@@ -21,9 +21,11 @@ from ondol.errors import (
     AskClosed,
     ClaimLost,
     OndolError,
+    StoreBusy,
     StoreCorrupt,
     StoreError,
     StoreFault,
+    StoreFull,
     StoreTooNew,
 )
 from ondol.records import RunRow
@@ -68,7 +70,8 @@ class EmbeddedEngine:
         self._expiry: Timer | None = None
 
     async def open(self) -> None:
-        await self._become_driver()
+        with contextlib.suppress(StoreFull, StoreBusy):  # reads go on; the watch below tries again
+            await self._become_driver()
         self._look.set()
         self._background = [asyncio.create_task(self._keep_looking()), asyncio.create_task(self._keep_house())]
 
@@ -83,8 +86,11 @@ class EmbeddedEngine:
                 timer.cancel()
         for drive in self._drives.values():
             drive.drain()
-        if self._tasks:
-            _, late = await asyncio.wait(self._tasks.values(), timeout=patience)
+        try:
+            if self._tasks:
+                await asyncio.wait(self._tasks.values(), timeout=patience)
+        finally:
+            late = list(self._tasks.values())
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
@@ -356,6 +362,7 @@ class EmbeddedEngine:
         before = to_micros(self.clock.now() - _BLOBS_KEPT)
         gone = 0
         for tenant in await self.store.read(queries.tenants):
+            await self.store.tidy_blobs(tenant, self.clock.now() - _BLOBS_KEPT)
             for digest in await self.store.write(transactions.drop_unused_blobs, tenant, before):
                 await self.store.drop_blob(tenant, digest)
                 gone += 1

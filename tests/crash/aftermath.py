@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from crash import invariants
 from crash.lives import Death, Life
@@ -29,6 +31,15 @@ async def dies_again(file: Path, world: World, name: str, k: int, when: When) ->
     return life.is_dead
 
 
+def nothing_is_left(file: Path, tasks: set[asyncio.Task[Any]]) -> None:
+    """N14: after a clean shutdown no task goes on, no file is held open, and nothing temporary lies about."""
+    assert not tasks, tasks
+    fds = Path("/proc/self/fd")
+    held = [str(fd.readlink()) for fd in fds.iterdir() if fd.is_symlink()] if fds.exists() else []
+    assert not [path for path in held if path.startswith(str(file))], held
+    assert not list(file.parent.rglob(".*"))
+
+
 async def is_taken_up(file: Path, world: World, name: str, downstream: Downstream, later: timedelta = LATER) -> None:
     """Start a new process on the file, do what the client does, and look at everything."""
     scenario = SCENARIOS[name]
@@ -36,8 +47,10 @@ async def is_taken_up(file: Path, world: World, name: str, downstream: Downstrea
     then = await ledger(downstream, world)
     asked_then = len(world.events("model"))
     clock = ManualClock(datetime.now(UTC) + later)
+    tasks = asyncio.all_tasks()
     async with Life(file, scenario.agent(world), clock=clock, deps=world) as life:
         run = await take_up(life.rt, world, scenario)
+    nothing_is_left(file, asyncio.all_tasks() - tasks)
 
     after, now = invariants.written(file), await ledger(downstream, world)
     calls = world.events("model")

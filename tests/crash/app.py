@@ -2,7 +2,7 @@
 
 It imports all it needs, and then forks a child for each order that it reads: a child does what the client of a
 scenario does, and dies by SIGKILL where the order's plan of faults says. An order is one line of JSON, and so is the
-answer: the exit code as ``subprocess`` gives it, and the writes of a child that lived.
+answer: the child's process id at once, and its exit code as ``subprocess`` gives it when it has ended.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ async def live(order: dict[str, Any]) -> None:
 
 def fork(order: dict[str, Any]) -> int:
     child = os.fork()
-    if child == 0:
+    if child:
+        print(child, flush=True)
+    else:
         try:
             asyncio.run(live(order))
         except BaseException:

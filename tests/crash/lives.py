@@ -158,6 +158,7 @@ class Life:
         if self.is_dead:
             return None
         dying.cancel()
+        await asyncio.wait({dying})
         return doing.result()
 
     async def ends(self, work: Coroutine[Any, Any, Any] | None = None) -> None:

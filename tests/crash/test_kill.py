@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,34 +18,64 @@ from crash.scenarios import World
 from ondol.testing import Downstream, FaultPlan, kill
 from ondol.testing.faults import When
 
-Order = Callable[[dict[str, Any]], int]
+
+class App:
+    """A process of its own that does what the clients of scenarios do, each in a child."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._to, self._from = process.stdin, process.stdout
+        assert self._line() == "ready"
+
+    def starts(self, file: Path, world: World, name: str, plan: FaultPlan) -> int:
+        """Returns the child's process id."""
+        order = {"scenario": name, "file": str(file), "url": world.url, "case": world.case, "log": str(world.log)}
+        print(json.dumps({**order, "plan": plan.to_json()}), file=self._to, flush=True)
+        return int(self._line())
+
+    def ended(self) -> int:
+        """The child's exit code, when it has one: -9 if it was killed."""
+        return int(self._line())
+
+    def close(self) -> None:
+        self._to.close()
+
+    def _line(self) -> str:
+        return self._from.readline().rstrip()
 
 
 @pytest.fixture(scope="module")
-def app() -> Iterator[Order]:
-    """Gives an order to a process of its own, and returns how that ended."""
+def app() -> Iterator[App]:
     tests = Path(__file__).parent.parent
     command = [sys.executable, "-m", "crash.app"]
     with subprocess.Popen(command, cwd=tests, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-
-        def order(what: dict[str, Any]) -> int:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            print(json.dumps(what), file=process.stdin, flush=True)
-            return int(process.stdout.readline())
-
-        yield order
-        process.stdin.close()
+        made = App(process)
+        yield made
+        made.close()
 
 
 @pytest.mark.parametrize(("name", "k", "when"), every_write())
 async def test_a_kill_at_any_write_loses_nothing_and_repeats_nothing(
-    name: str, k: int, when: When, file: Path, world: World, shared_downstream: Downstream, app: Order
+    name: str, k: int, when: When, file: Path, world: World, shared_downstream: Downstream, app: App
 ) -> None:
-    plan = FaultPlan().at_write(k, when, kill())
-    order = {"scenario": name, "file": str(file), "url": world.url, "case": world.case, "log": str(world.log)}
-    assert app({**order, "plan": plan.to_json()}) == -9, f"it was not killed; its writes: {world.events('writes')}"
+    app.starts(file, world, name, FaultPlan().at_write(k, when, kill()))
+    assert app.ended() == -9, f"it was not killed; its writes: {world.events('writes')}"
+    await is_taken_up(file, world, name, shared_downstream)
+
+
+@pytest.mark.parametrize("held", ["before", "after"])
+@pytest.mark.parametrize("name", ["read", "idempotent", "once_with_check", "once_without_check", "parallel"])
+async def test_a_kill_while_a_request_is_under_way_downstream(
+    name: str, held: When, file: Path, world: World, shared_downstream: Downstream, app: App
+) -> None:
+    """What was sent arrives though its sender is dead, perhaps only after that."""
+    await shared_downstream.hold(held)  # type: ignore[arg-type]
+    child = app.starts(file, world, name, FaultPlan())
+    await shared_downstream.wait_for_held()
+    os.kill(child, signal.SIGKILL)
+    assert app.ended() == -9
+    happened = await shared_downstream.count()
+    await shared_downstream.release()
+    await shared_downstream.wait_for(happened + (held == "before"))
     await is_taken_up(file, world, name, shared_downstream)

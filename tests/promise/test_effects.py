@@ -353,6 +353,30 @@ async def test_an_effect_that_a_person_allowed_again_and_that_was_lost_again_ask
     assert house.count("letter") == 1
 
 
+async def test_two_unknowns_are_settled_one_after_the_other_while_the_run_is_queued_or_driven(house: House) -> None:
+    agent, plan = house.agent([LETTER, call("letter", to="lee")], "done"), FaultPlan()
+    sent, claiming = [barrier(), barrier()], barrier()
+    plan.at("letter.after", nth=1, fault=sent[0]).at("letter.before", nth=2, fault=sent[1])
+    async with house.life(agent, plan=plan) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        for gate in sent:
+            await gate.reached.wait()
+        life.die()
+    house.clock.advance(hours=1)
+    async with house.life(agent, plan=FaultPlan().at("claim.before", nth=2, fault=claiming)) as life:
+        run = await life.rt.get_run(run.id)
+        assert await rest(run) == "waiting"
+        first, second = await run.asks()
+        await first.happened("sent", by="lee")
+        await claiming.reached.wait()
+        assert (await run.refresh()).status == "queued"
+        await second.not_happened(by="lee")
+        claiming.go_on.set()
+        assert await rest(run) == "completed"
+        assert await states(run) == [("letter", "succeeded", 1), ("letter", "succeeded", 2)]
+    assert [line.arguments["to"] for line in house.ledger] == ["kim", "lee"]
+
+
 async def test_an_unknown_that_is_settled_while_the_run_is_driven_is_taken_up_by_its_holder(house: House) -> None:
     (agent, run_id), in_look = await lost_letter_beside_a_read(house), barrier()
     async with house.life(agent, plan=FaultPlan().at("look.before", fault=in_look)) as life:

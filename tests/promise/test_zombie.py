@@ -16,6 +16,8 @@ from crash.lives import Life
 
 from ondol import NotDone, transactions
 from ondol.clock import to_micros
+from ondol.errors import ClaimLost
+from ondol.events import EffectSucceeded
 from ondol.stores.sqlite import SqliteStore
 from ondol.testing import FaultPlan, barrier, call, raise_
 from ondol.testing.faults import Fault
@@ -246,3 +248,33 @@ async def test_z_a_parallel_batch_that_was_lost_starts_nothing_more_and_each_out
         ("letter", "succeeded", 1), ("letter", "succeeded", 1), ("refund", "succeeded", 2),
     ]  # fmt: skip
     assert house.count("letter") == 2
+
+
+async def test_p7_even_the_holder_writes_no_start_and_no_outcome_of_another_attempt(house: House) -> None:
+    """Two tasks of one process cannot confuse two attempts: T4 counts them, T5 names the one it ends."""
+    answers = ([LETTER, call("mail", to="kim")], "done")
+    plan, in_letter, before_mail = FaultPlan(), barrier(), barrier()
+    plan.at("letter.before", fault=in_letter).at("started.before", nth=2, fault=before_mail)
+    async with house.life(house.agent(*answers), plan=plan) as life:
+        run = await life.rt.start("a", "go", session="s", operation_id="op")
+        await in_letter.reached.wait()
+        await before_mail.reached.wait()
+        life.die()
+    claimed = await take_over(house, run.id)
+    before, now = house.written(), to_micros(house.clock.now())
+    other = SqliteStore(house.file)
+    await other.open(lambda: None)
+    try:
+        for call_, attempt in ((0, 1), (0, 3), (1, 0), (1, 2)):  # the letter is at 1, the mail at 0
+            with pytest.raises(ClaimLost):
+                await other.write(transactions.started, claimed.claim, now, call_, attempt, now)
+        for call_, attempt in ((0, 0), (0, 2), (1, 0), (1, 1)):
+            reply = before.effects[call_].reply
+            entry, body = EffectSucceeded(call=call_), '{"role":"tool","parts":[]}'
+            ended = transactions.Outcome(entry=entry, attempt=attempt, reply=reply, body=body)
+            with pytest.raises(ClaimLost):
+                await other.write(transactions.outcome, claimed.claim, "", now, ended)
+    finally:
+        await other.close()
+    advanced_nothing(before, house.written(), run.id)
+    assert await goes_on(house, run.id, *answers) == [("letter", "succeeded", 2), ("mail", "succeeded", 1)]

@@ -22,6 +22,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import IO, Any, ParamSpec, TypeVar
 
@@ -55,6 +56,7 @@ _POLL = 0.05  # seconds between looks for changes by other processes, when nothi
 _LOOK_EVERY = 16  # commits between such looks under load
 _CHECKPOINT_PAGES = 1000  # of the log, after which the driver copies it into the database
 _STATEMENT_CACHE = 200  # prepared statements a connection keeps; all of ours fit
+_NEW, _DROPPED = ".new-", ".dropped-"  # names of blobs on their way in and out
 _DIGEST = re.compile("[0-9a-f]{64}")
 _FSYNC_FAILED = frozenset({apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC})
 _EXIT_FSYNC_FAILED = 74  # EX_IOERR of sysexits.h
@@ -296,19 +298,32 @@ class SqliteStore:
     async def drop_blob(self, tenant: str, digest: str) -> None:
         """Put it aside, and look once more: somebody may have come with the same bytes meanwhile."""
         path = self._blob(tenant, digest)
-        aside = path.with_name(f".dropped-{digest}")
+        aside = path.with_name(_DROPPED + digest)
         try:
             await asyncio.to_thread(os.replace, path, aside)
         except FileNotFoundError:
             return
+        await self._settle_dropped(tenant, aside)
+
+    async def _settle_dropped(self, tenant: str, aside: Path) -> None:
+        digest = aside.name.removeprefix(_DROPPED)
         if await self.read(queries.has_blob, tenant, digest):
-            await asyncio.to_thread(os.replace, aside, path)
+            await asyncio.to_thread(os.replace, aside, aside.with_name(digest))
         else:
             await asyncio.to_thread(aside.unlink, missing_ok=True)
 
+    async def tidy_blobs(self, tenant: str, before: datetime) -> None:
+        for left in await asyncio.to_thread(list, self._folder(tenant).glob("*/.*")):
+            if left.name.startswith(_DROPPED):
+                await self._settle_dropped(tenant, left)
+            elif left.name.startswith(_NEW) and left.stat().st_mtime < before.timestamp():
+                left.unlink(missing_ok=True)
+
     def _blob(self, tenant: str, digest: str) -> Path:
-        folder = hashlib.sha256(tenant.encode()).hexdigest()[:16]  # a tenant's name may not be a file name
-        return self.blobs / folder / digest[:2] / digest
+        return self._folder(tenant) / digest[:2] / digest
+
+    def _folder(self, tenant: str) -> Path:
+        return self.blobs / hashlib.sha256(tenant.encode()).hexdigest()[:16]  # a name may not be a file name
 
 
 # --- connections ------------------------------------------------------------------------------------------------
@@ -516,7 +531,7 @@ def _write_blob(path: Path, data: bytes) -> None:
         if path.exists() and path.read_bytes() == data:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=_NEW)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)

@@ -9,6 +9,7 @@ CREATE TABLE sessions (
   id TEXT NOT NULL,
   revision INTEGER NOT NULL,
   title TEXT,
+  zone TEXT,                          -- named by the last request that named one
   state TEXT NOT NULL,
   next_message INTEGER NOT NULL,
   next_place INTEGER NOT NULL,

@@ -1,0 +1,334 @@
+"""What no other test of the contract shows: loss of power, writes after the commit, what is left behind, secrets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from crash import invariants
+from crash.lives import Life
+from providers.openai_server import OpenAIServer, fails, says
+
+from ondol import Agent, Context, Run, Runtime, events, tool, transactions
+from ondol.clock import to_micros
+from ondol.errors import ClaimLost, ModelError, OndolError
+from ondol.providers.pydantic_ai import openai_chat
+from ondol.stores import sqlite_admin
+from ondol.testing import FaultPlan, barrier, call, error, raise_
+from ondol.transactions import Claim, Tx
+from promise.house import HELLO, House, rest, states, the_ask
+
+LETTER, REFUND, MAIL = call("letter", to="kim"), call("refund", order="1"), call("mail", to="kim")
+WIRE, LOOK = call("wire", to="kim"), call("look", order="1")
+
+
+# --- durable ----------------------------------------------------------------------------------------------------
+
+
+class Platter(apsw.VFS):
+    """What a disk holds for certain: each file as it was when it was last flushed. The rest is in a cache."""
+
+    def __init__(self) -> None:
+        super().__init__("platter", "unix", makedefault=True)
+        self.flushed: dict[str, bytes] = {}
+
+    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> _File:
+        return _File(self, name, flags)
+
+    def after_power_loss(self, folder: Path) -> Path:
+        """The store as the next process finds it. Nothing that was not flushed is there."""
+        folder.mkdir()
+        for name, data in self.flushed.items():
+            (folder / name).write_bytes(data)
+        file = folder / "ondol.db"
+        with contextlib.closing(apsw.Connection(str(file), vfs="unix")) as connection:
+            connection.execute("SELECT count(*) FROM runs").get  # noqa: B018 - SQLite reads its log again
+        return file
+
+
+class _File(apsw.VFSFile):
+    def __init__(self, disk: Platter, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
+        self.disk = disk
+        path = name.filename() if isinstance(name, apsw.URIFilename) else name
+        self.path = Path(path) if path else None
+        read_only = flags[0] & apsw.SQLITE_OPEN_READONLY
+        given = [flags[0] & ~apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_READWRITE, 0] if read_only else flags
+        super().__init__("unix", name, given)
+        flags[1] = flags[1] or flags[0]
+
+    def xSync(self, flags: int) -> None:
+        super().xSync(flags)
+        if self.path is not None:
+            self.disk.flushed[self.path.name] = self.path.read_bytes()
+
+
+@pytest.fixture
+def disk() -> Iterator[Platter]:
+    disk = Platter()
+    try:
+        yield disk
+    finally:
+        apsw.set_default_vfs("unix")
+        disk.unregister()
+
+
+async def test_what_a_caller_or_a_tool_was_told_is_there_after_a_loss_of_power(
+    house: House, disk: Platter, tmp_path: Path
+) -> None:
+    """The power goes at the instant when the caller has its run, when the tool begins, and when there is a reply."""
+    agent = house.agent([LETTER], "done")
+    plan, in_letter = FaultPlan(), barrier()
+    async with house.life(agent, plan=plan.at("letter.before", fault=in_letter)) as life:
+        first = await life.rt.start(agent, HELLO, session="t", operation_id="accepted")
+        accepted = disk.after_power_loss(tmp_path / "accepted")
+        await first.result()
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        await in_letter.reached.wait()
+        sending = disk.after_power_loss(tmp_path / "sending")
+        in_letter.go_on.set()
+        body = (await run.result()).body
+        replied = disk.after_power_loss(tmp_path / "replied")
+    assert first.id in invariants.written(accepted).runs
+    (effect,) = invariants.written(sending).effects
+    assert (effect.state, effect.attempt) == ("started", 1)
+    assert invariants.written(replied).runs[run.id].reply == body
+    for file in (accepted, sending, replied):
+        assert sqlite_admin.check(file) == []
+
+
+# --- P4 ---------------------------------------------------------------------------------------------------------
+
+
+async def test_p4_when_the_key_is_too_old_a_person_may_still_have_it_repeated_with_that_key(house: House) -> None:
+    agent = house.agent([REFUND], "done")
+    run_id = await house.dies(agent, at="started.after")
+    house.clock.advance(hours=24)
+    async with house.life(agent) as life:
+        run = await life.rt.get_run(run_id)
+        assert await rest(run) == "waiting"
+        assert house.count() == 0
+        (lost,) = await run.effects()
+        await (await the_ask(run, "unknown_effect")).not_happened("not in the books", by="lee")
+        assert await rest(run) == "completed"
+        assert await states(run) == [("refund", "succeeded", 2)]
+    assert house.keys("refund") == {lost.key}
+    assert house.count("refund") == 1
+
+
+# --- boundaries -------------------------------------------------------------------------------------------------
+
+
+async def test_b04_pieces_of_an_answer_that_broke_are_taken_back_by_its_failure_and_not_kept(house: House) -> None:
+    agent = house.agent("one two three")
+    plan, broken = FaultPlan(), raise_(ModelError("connection", "cut"))
+    plan.at("model.delta", nth=2, fault=broken)
+    async with house.life(agent, plan=plan) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        seen: list[tuple[str, Any]] = []
+        watching = asyncio.create_task(_watch(run, seen))
+        await house.clock.wait_for_timers()  # it waits to ask again
+        house.clock.advance(minutes=1)
+        await watching
+        told = [kind for kind, _ in seen if kind in ("model.delta", "step.failed", "model.completed")]
+        failed = told.index("step.failed")
+        assert set(told[:failed]) == {"model.delta"}, "nothing was shown of the attempt that broke"
+        assert set(told[failed + 1 : -1]) == {"model.delta"}
+        assert told[-1] == "model.completed"
+        after = seen[[kind for kind, _ in seen].index("step.failed") :]
+        again = "".join(text for kind, text in after if kind == "model.delta")
+        assert again == "one two three" == (await run.result()).text
+        assert [m.message.text for m in await (await life.rt.get_session("s")).messages()] == ["go", "one two three"]
+        assert "model.delta" not in [event.type async for event in run.events()]
+
+
+async def _watch(run: Run, seen: list[tuple[str, Any]]) -> None:
+    async for event in run.events():
+        seen.append((event.type, event.data.get("text")))
+
+
+def _writes_of_a_holder(claim: Claim, now: int) -> dict[str, Callable[[], Tx[Any]]]:
+    """Every transaction that only the holder of a claim makes."""
+    succeeded = transactions.Outcome(entry=events.EffectSucceeded(call=0), attempt=1, reply=9, body="{}")
+    completed = events.ModelCompleted(step=3, message=9)
+    failed = events.RunFailed(code="too_late", message="too late")
+    return {
+        "note_down": lambda: transactions.note_down(claim, now, [events.StepStarted(step=3)]),
+        "answer": lambda: transactions.answer(claim, "", now, completed, "{}", ()),
+        "started": lambda: transactions.started(claim, now, 0, 2, now),
+        "outcome": lambda: transactions.outcome(claim, "", now, succeeded),
+        "suspend": lambda: transactions.suspend(claim, now, [], 1),
+        "commit": lambda: transactions.commit(claim, now, {"text": "other"}, 1, None, (), 3),
+        "end": lambda: transactions.end(claim, now, failed),
+    }
+
+
+async def test_b13_z_after_t8_nothing_that_its_holder_still_wants_to_write_is_taken(house: House) -> None:
+    agent = house.agent([LETTER], "done")
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        body = (await run.result()).body
+        before = house.written()
+        row = before.runs[run.id]
+        claim, now = Claim("default", run.id, "s", row.fence, row.head or 0), to_micros(house.clock.now())
+        for name, write in _writes_of_a_holder(claim, now).items():
+            with pytest.raises(OndolError) as refused:
+                await life.store.write(write)
+            assert isinstance(refused.value, ClaimLost), f"{name}: {refused.value!r}"
+        assert house.written() == before
+        assert (await (await life.rt.start(agent, "go", session="s", operation_id="op")).result()).body == body
+
+
+async def test_b18_after_a_restore_a_check_answers_and_nobody_else_is_asked_what_happened(house: House) -> None:
+    agent, sent = house.agent([MAIL], "done"), barrier()
+    async with house.life(agent, plan=FaultPlan().at("mail.after", fault=sent)) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        await sent.reached.wait()
+        life.die()
+    saved = sqlite_admin.backup(house.file, house.file.parent / "saved")
+    for path in house.file.parent.glob(f"{house.file.name}*"):
+        path.unlink()
+    sqlite_admin.restore(saved, house.file)
+    house.clock.advance(hours=1)
+    async with house.life(agent) as life:
+        run = await life.rt.get_run(run.id)
+        assert await rest(run) == "parked"
+        assert "check.before" not in life.plan.passed, "nothing goes on by itself"
+        await (await the_ask(run, "parked")).answer("resume", by="lee")
+        assert await rest(run) == "completed"
+        assert await states(run) == [("mail", "succeeded", 1)]
+        assert [a.kind for a in await run.asks(state=None)] == ["parked"]
+    assert house.count("mail") == 1
+
+
+# --- asks -------------------------------------------------------------------------------------------------------
+
+
+async def test_the_ask_of_a_parked_run_never_expires(house: House) -> None:
+    agent = house.agent("done")
+    for _ in range(3):
+        async with house.life(agent, dies_at="model.before") as life:
+            await life.ends(life.rt.run(agent, "go", session="s", operation_id="op"))
+    async with house.life(agent) as life:
+        assert await rest(await life.rt.find_run("op")) == "parked"
+    house.clock.advance(days=3650)
+    async with house.life(agent) as life:
+        run = await life.rt.find_run("op")
+        assert run.status == "parked"
+        await (await the_ask(run, "parked")).answer("resume", by="lee")
+        assert await rest(run) == "completed"
+
+
+# --- N14, N15: what is left -------------------------------------------------------------------------------------
+
+
+def files(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def open_files() -> list[str]:
+    """What this process holds open, but for the pipes of the event loop itself."""
+    found = []
+    for name in os.listdir("/dev/fd"):
+        with contextlib.suppress(OSError):
+            found.append(os.readlink(f"/dev/fd/{name}"))
+    return sorted(path for path in found if path.startswith("/") and not path.startswith(("/dev/", "/proc/")))
+
+
+async def no_more_tasks_than(n: int) -> None:
+    """What is ending gets some turns of the loop for it, and no time."""
+    for _ in range(100):
+        if len(asyncio.all_tasks()) <= n:
+            return
+        await asyncio.sleep(0)
+
+
+async def a_day(house: House, life: Life, agent: Agent, day: int) -> None:
+    """Runs that complete, fail, wait, are cancelled in flight, and that somebody stopped watching."""
+    session = f"day-{day}"
+    assert (await life.rt.run(agent, "work", session=session, operation_id=f"work-{day}", attachments=[b"a"])).text
+    assert await rest(await life.rt.start(agent, "fail", session=session, operation_id=f"fail-{day}")) == "failed"
+    waiting = await life.rt.start(agent, "money", session=session, operation_id=f"money-{day}")
+    assert await rest(waiting) == "waiting"
+    await waiting.cancel(by="kim")
+    house.in_tool.clear()
+    cancelled = await life.rt.start(agent, "hang", session=session, operation_id=f"hang-{day}")
+    watching = asyncio.create_task(_watch(cancelled, []))
+    await house.in_tool.wait()
+    watching.cancel()
+    await asyncio.wait([watching])
+    await cancelled.cancel(by="kim")
+    assert await rest(cancelled) == "cancelled"
+
+
+@tool(effect="read")
+async def hang(ctx: Context[House]) -> str:
+    ctx.deps.in_tool.set()
+    await asyncio.get_running_loop().create_future()
+    return "never"
+
+
+async def test_n14_at_rest_there_are_no_more_tasks_files_or_connections_than_before(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "temporary"
+    elsewhere.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(elsewhere))
+    house.answers("work", [LOOK, REFUND, LETTER, MAIL], "worked")
+    house.answers("fail", error("rejected"))
+    house.answers("money", [WIRE], "paid")
+    house.answers("hang", [call("hang")], "never")
+    agent = house.agent("done", tools=[*house.agent().tools, hang])
+    before = len(asyncio.all_tasks()), open_files()
+    async with house.life(agent) as life:
+        await a_day(house, life, agent, 1)
+        baseline = len(asyncio.all_tasks()), open_files()
+        for day in range(2, 6):
+            await a_day(house, life, agent, day)
+        await no_more_tasks_than(baseline[0])
+        assert (len(asyncio.all_tasks()), open_files()) == baseline
+        invariants.nothing_runs(house.written())
+    await no_more_tasks_than(before[0])
+    assert (len(asyncio.all_tasks()), open_files()) == before
+    assert files(elsewhere) == {}
+    left = files(tmp_path)
+    assert {"ondol.db"} <= (names := {p.name for p in left if p.parent == tmp_path}) <= {"ondol.db", "ondol.db.lock"}, (
+        names
+    )
+    assert [data for path, data in left.items() if path.parent != tmp_path] == [b"a"]  # the attachment
+
+
+CANARY = "sk-canary-4711"
+
+
+async def test_n15_the_key_of_a_model_is_in_no_file_event_error_or_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", CANARY)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    caplog.set_level(logging.DEBUG)
+    shown: list[str] = []
+    async with OpenAIServer().running() as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        server.will(says("good morning"), fails(401, "Incorrect API key", code="invalid_api_key"))
+        async with contextlib.aclosing(openai_chat("gpt-5.2")) as model:
+            agent = Agent("a", model=model)
+            async with Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[agent]) as rt:
+                for operation, end in (("well", "completed"), ("badly", "failed")):
+                    run = await rt.start(agent, "hello", session="s", operation_id=operation)
+                    assert await rest(run) == end
+                    shown += [repr(run), repr(run.error), repr(await rt.context(run.id)), repr(await run.state())]
+                    shown += [repr(event) async for event in run.events()]
+                shown.append(repr(agent) + repr(model))
+        assert [e.headers["authorization"] for e in server.exchanges] == [f"Bearer {CANARY}"] * 2, "it was in use"
+    sinks = {path.name: data for path, data in files(tmp_path).items()}
+    sinks |= {"shown": "\n".join(shown).encode(), "logged": caplog.text.encode()}
+    assert {"ondol.db", "shown", "logged"} <= set(sinks)
+    assert [name for name, said in sinks.items() if b"canary" in said] == []
