@@ -168,7 +168,8 @@ class ModelError(OndolError):
     def __init__(
         self, kind: ModelErrorKind, message: str, *, retry_after: float | None = None, sent: bool = True
     ) -> None:
-        self.kind, self.retry_after, self.sent = kind, retry_after, sent
+        self.kind: ModelErrorKind = kind
+        self.retry_after, self.sent = retry_after, sent
         super().__init__(message)
 
 

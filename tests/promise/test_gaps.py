@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -303,6 +305,71 @@ async def test_n14_at_rest_there_are_no_more_tasks_files_or_connections_than_bef
         names
     )
     assert [data for path, data in left.items() if path.parent != tmp_path] == [b"a"]  # the attachment
+
+
+def threads() -> list[str]:
+    """Those of stores that are open."""
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("ondol")]
+
+
+async def test_n14_a_close_that_is_cancelled_half_way_leaves_nothing_behind(house: House) -> None:
+    agent, in_letter = house.agent([LETTER], "done"), barrier()
+    before = len(asyncio.all_tasks())
+    async with house.life(agent, plan=FaultPlan().at("letter.after", fault=in_letter)) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        await in_letter.reached.wait()
+        assert threads()
+        closing = asyncio.create_task(life.rt.close(drain=3600))
+        await asyncio.sleep(0)
+        assert not closing.done()  # it waits for the letter
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        await no_more_tasks_than(before)
+        assert (len(asyncio.all_tasks()), threads()) == (before, [])
+    house.clock.advance(hours=1)
+    async with house.life(agent) as life:
+        assert life.rt.drives
+        run = await life.rt.get_run(run.id)
+        assert await rest(run) == "waiting"
+        await (await the_ask(run, "unknown_effect")).happened(by="lee")
+        assert await rest(run) == "completed"
+    assert house.count("letter") == 1
+
+
+async def test_n14_a_tool_in_a_thread_that_outlives_its_runtime_ends_quietly_and_is_unknown(house: House) -> None:
+    loop, go_on, ended = asyncio.get_running_loop(), threading.Event(), threading.Event()
+    complaints: list[dict[str, Any]] = []
+    loop.set_exception_handler(lambda _, context: complaints.append(context))
+
+    @tool(effect="once")
+    def act(ctx: Context[House]) -> str:
+        loop.call_soon_threadsafe(house.in_tool.set)
+        go_on.wait(30)
+        ctx.deps.happened(ctx.idempotency_key, "act")
+        ended.set()
+        return "done at last"
+
+    agent = house.agent([call("act")], "done", tools=[act])
+    before = len(asyncio.all_tasks())
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        await house.in_tool.wait()
+        await life.rt.close(drain=0)
+    go_on.set()
+    await asyncio.to_thread(ended.wait)
+    await no_more_tasks_than(before)
+    gc.collect()
+    await asyncio.sleep(0)
+    assert (len(asyncio.all_tasks()), complaints) == (before, [])
+    house.clock.advance(hours=1)
+    async with house.life(agent) as life:
+        run = await life.rt.get_run(run.id)
+        assert await rest(run) == "waiting"
+        assert await states(run) == [("act", "unknown", 1)]
+        await (await the_ask(run, "unknown_effect")).happened(by="lee")
+        assert await rest(run) == "completed"
+    assert house.count("act") == 1
 
 
 CANARY = "sk-canary-4711"
