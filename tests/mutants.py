@@ -60,7 +60,7 @@ MUTANTS = (
         "  AND NOT EXISTS (SELECT 1 FROM runs b WHERE b.tenant = runs.tenant AND b.session = runs.session\n"
         "    AND b.state IN ('queued', 'running', 'waiting') AND b.place < runs.place)\nRETURNING",
         "RETURNING",
-        ("tests/promise/test_queue.py", "tests/cases/test_c05_second_message.py"),
+        ("tests/promise/test_claims.py",),
     ),
     Mutant(
         "started: written down before the call goes out",
