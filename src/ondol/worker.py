@@ -78,19 +78,16 @@ class EmbeddedEngine:
     async def close(self, patience: float) -> None:
         """No new runs; those in flight reach a boundary within ``patience`` seconds, the rest is cut off."""
         self._draining = True
-        for task in self._background:
-            task.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
-        for timer in (self._expiry, self._patience):
-            if timer is not None:
-                timer.cancel()
-        for drive in self._drives.values():
-            drive.drain()
         try:
+            for timer in (self._expiry, self._patience):
+                if timer is not None:
+                    timer.cancel()
+            for drive in self._drives.values():
+                drive.drain()
             if self._tasks:
                 await asyncio.wait(self._tasks.values(), timeout=patience)
-        finally:
-            late = list(self._tasks.values())
+        finally:  # also when the one who closes is cancelled
+            late = [*self._background, *self._tasks.values()]
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)

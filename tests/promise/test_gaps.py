@@ -312,7 +312,7 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("ondol")]
 
 
-@pytest.mark.parametrize("turns", TURNS)
+@pytest.mark.parametrize("turns", [1, 2, 3, 4, 10])
 async def test_n14_a_close_that_is_cancelled_half_way_leaves_nothing_behind(house: House, turns: int) -> None:
     agent, in_letter = house.agent([LETTER], "done"), barrier()
     before = len(asyncio.all_tasks())
@@ -386,7 +386,9 @@ async def test_n15_the_key_of_a_model_is_in_no_file_event_error_or_log(
     shown: list[str] = []
     async with OpenAIServer().running() as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-        server.will(says("good morning"), fails(401, "Incorrect API key", code="invalid_api_key"))
+        server.will(
+            says("good morning"), fails(401, f"Incorrect API key {CANARY}, or {CANARY[:11]}***", code="invalid_api_key")
+        )
         async with contextlib.aclosing(openai_chat("gpt-5.2")) as model:
             agent = Agent("a", model=model)
             async with Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[agent]) as rt:

@@ -11,6 +11,7 @@ import importlib
 import json
 import math
 import os
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
@@ -32,6 +33,7 @@ Opened: TypeAlias = "tuple[WireModel[Any], Callable[[], Awaitable[None]]]"
 """A model with live connections, and how to close them."""
 
 _CONNECT_SECONDS = 10.0  # to open a connection; longer than this and the provider is not there
+_KEY_BEGINNING = 8  # characters of a key by which it is found again
 _SAID_LIMIT = 500  # characters of a provider's error text that are kept in ours
 _NO_KEY = "no-key"  # local servers take any key, and the client refuses to send none
 _OVERFLOW = ("context length", "context_length", "context window", "context size", "context_size")
@@ -91,7 +93,9 @@ def openai_chat(model_name: str, *, timeout: float = 120.0) -> PydanticAIModel:
         openai_continuous_usage_stats=True, extra_body={"stream_options": {"include_usage": True}}
     )
     origin = {"name": "openai", "host": host}
-    return PydanticAIModel(f"openai:{model_name}", connect, origin=origin, timeout=timeout, settings=settings)
+    return PydanticAIModel(
+        f"openai:{model_name}", connect, origin=origin, timeout=timeout, settings=settings, secret=key
+    )
 
 
 def _host(base_url: str) -> str:
@@ -108,7 +112,7 @@ class PydanticAIModel:
 
     ``connect`` opens connections in the running event loop; it is called at the first request there. ``origin`` names
     the provider and marks the parts that only this provider may read again. ``timeout`` is in seconds, see
-    ``openai_chat``. Call ``aclose`` in the event loop where the model was used.
+    ``openai_chat``. ``secret`` is the key, so that it can be taken out of what a provider says in an error. Call ``aclose`` in the event loop where the model was used.
     """
 
     def __init__(
@@ -119,7 +123,9 @@ class PydanticAIModel:
         origin: dict[str, str],
         timeout: float,
         settings: ModelSettings | None = None,
+        secret: str = "",
     ) -> None:
+        self._secret = secret
         self._name, self._connect, self._origin, self._timeout = name, connect, origin, timeout
         self._settings = settings
         self._opened: dict[asyncio.AbstractEventLoop, Opened] = {}
@@ -185,7 +191,7 @@ class PydanticAIModel:
     def _answer(self, response: wire.ModelResponse) -> Answer:
         details = response.provider_details or {}
         if refusal := details.get("refusal"):
-            raise ModelError("content_filter", f"{self._name} refused: {_short(refusal)}")
+            raise ModelError("content_filter", f"{self._name} refused: {self._said(refusal)}")
         # pydantic-ai itself fills in "stop" for a stream that just ended; only the raw word proves that it was the end.
         reason = details.get("finish_reason")
         if not reason:
@@ -206,6 +212,13 @@ class PydanticAIModel:
             model=response.model_name or "",
         )
 
+    def _said(self, said: object) -> str:
+        """A provider's words in one short line, without the key: some repeat it, in whole or from its beginning."""
+        text = " ".join(str(said).split())
+        if len(self._secret) > _KEY_BEGINNING:
+            text = re.sub(re.escape(self._secret[:_KEY_BEGINNING]) + r"\S*", "***", text)
+        return _valid(text)[:_SAID_LIMIT]
+
     def _raise(self, error: Exception) -> NoReturn:
         """Raise what the error means to Ondol."""
         from pydantic_ai.exceptions import ModelAPIError, ModelConnectionError, ModelHTTPError, UserError
@@ -214,7 +227,7 @@ class PydanticAIModel:
             # A UserError is found before sending (a schema that cannot be sent). The rest is an unreadable stream.
             unsendable = isinstance(error, UserError)
             kind: ModelErrorKind = "rejected" if unsendable else "connection"
-            raise ModelError(kind, f"{self._name}: {_short(error)}", sent=not unsendable) from error
+            raise ModelError(kind, f"{self._name}: {self._said(error)}", sent=not unsendable) from error
         kind = _kind(error)
         said = (error.body.get("message") if isinstance(error.body, dict) else error.body) or error.message
         if isinstance(error, ModelConnectionError):
@@ -223,7 +236,7 @@ class PydanticAIModel:
         # The phase is known only where it is certain that no byte of the request was written.
         sent = not (isinstance(error, ModelConnectionError) and error.phase in ("pool", "connect"))
         where = "" if sent else f" at {self._origin.get('host', '?')}"
-        message = f"{self._name}{where} failed{status} ({kind}): {_short(said)}"
+        message = f"{self._name}{where} failed{status} ({kind}): {self._said(said)}"
         message += _NEXT_MOVE.get(kind, "")
         raise ModelError(kind, message, retry_after=_retry_after(error), sent=sent) from error
 
@@ -388,10 +401,6 @@ def _root(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     return str(error) or type(error).__name__
-
-
-def _short(said: object) -> str:
-    return _valid(" ".join(str(said).split()))[:_SAID_LIMIT]
 
 
 def _valid(text: str) -> str:
