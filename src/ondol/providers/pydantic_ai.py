@@ -112,7 +112,8 @@ class PydanticAIModel:
 
     ``connect`` opens connections in the running event loop; it is called at the first request there. ``origin`` names
     the provider and marks the parts that only this provider may read again. ``timeout`` is in seconds, see
-    ``openai_chat``. ``secret`` is the key, so that it can be taken out of what a provider says in an error. Call ``aclose`` in the event loop where the model was used.
+    ``openai_chat``. ``secret`` is the key: it is taken out of what a provider says in an error. Call ``aclose`` in the
+    event loop where the model was used.
     """
 
     def __init__(
