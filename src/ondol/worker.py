@@ -255,9 +255,10 @@ class EmbeddedEngine:
     async def _keep_looking(self) -> None:
         """Look when there is reason to, and try to become the driver as long as somebody else is it."""
         pause: float | None = None
-        while True:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._look.wait(), pause)
+        while not self._draining:
+            with contextlib.suppress(TimeoutError):  # not wait_for: before Python 3.12 it may swallow a cancellation
+                async with asyncio.timeout(pause):
+                    await self._look.wait()
             self._look.clear()
             try:
                 if self.is_driver:
