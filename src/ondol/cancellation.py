@@ -76,6 +76,8 @@ class InFlight(Generic[T]):
 
     async def wait(self, clock: Clock, seconds: float | None, token: CancelToken | None) -> Ending:
         """Until it ends, its time is over (None: never), or somebody asks to stop; whichever comes first."""
+        if not self.in_thread:
+            await asyncio.sleep(0)  # many end in their first turn of the loop: nothing has to watch over those
         if self.future.done():
             return "done"
         waiter: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-_PAUSE = 5  # seconds inside send_email; the kill comes as soon as the process says that it is there
+_PAUSE = 1.9  # seconds that the mail is held, to be killed in; its time-out is 2
 _PATIENCE = 45.0  # seconds for all of it
 
 

@@ -91,7 +91,7 @@ def _model() -> ScriptedModel:
 
 
 def _time(crash: Crash) -> timedelta:
-    return timedelta(seconds=crash.pause + _TIMEOUT)
+    return timedelta(seconds=max(_TIMEOUT, crash.pause + 0.1))
 
 
 # --- what is printed about it -----------------------------------------------------------------------------------
