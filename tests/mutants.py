@@ -185,9 +185,9 @@ MUTANTS = (
     ),
     Mutant(
         "length: an answer that was cut off makes none of its calls",
-        "runner.py",
-        '        if answer.stop == "length":\n',
-        "        if False:\n",
+        "plans.py",
+        '    if stop == "length":\n',
+        "    if False:\n",
         ("tests/promise/test_answers.py",),
     ),
 )

@@ -11,16 +11,17 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ParamSpec, TypeVar, assert_never
 
 from ondol import clock as clocks
-from ondol import context, effects, events, ids, journal, lifecycle, messages, transactions, values
+from ondol import context, effects, events, ids, journal, lifecycle, messages, plans, transactions, values
 from ondol.agent import Agent
 from ondol.attempts import AttemptEnd, Dropped, Raised, Returned, Stopped, TimedOut, Unwound, dispatch
 from ondol.cancellation import CancelToken, InFlight, sleep_or_cancel
 from ondol.clock import Clock, to_micros
+from ondol.conversation import Conversation
 from ondol.errors import (
     CancelRequested,
     ClaimLost,
@@ -34,13 +35,13 @@ from ondol.errors import (
     StoreTooNew,
 )
 from ondol.histories import HistoryCache
-from ondol.messages import Message, Text, ToolCall
+from ondol.messages import Text, ToolCall
 from ondol.model import Answer, Delta, Model, ModelRequest
 from ondol.records import RunRow
 from ondol.store import Store
 from ondol.streams import Streams
 from ondol.tools import Cancelled, CannotTell, Context, Happened, NotHappened, SessionState, Tool
-from ondol.transactions import Claimed, Ended, Outcome, PlannedCall, Tx
+from ondol.transactions import Claimed, Ended, Outcome, Tx
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -86,12 +87,7 @@ class Drive:
         self.claim, self.row = claimed.claim, claimed.run
         self.store, self.clock = runner.store, runner.clock
         self.state = journal.fold(claimed.batches)
-        self.bodies = dict(claimed.bodies)
-        self.messages = dict(claimed.messages)
-        self._sendable: dict[int, Message] = {}  # as this model takes them
-        for ordinal, message in self.messages.items():
-            self._make_sendable(ordinal, self.bodies[ordinal], message)
-        self._call_ids = {c.id for m in self.messages.values() for c in m.calls}
+        self.talk = Conversation(claimed.bodies, claimed.messages, served.agent.instructions, served.provider)
         self.token = CancelToken()
         self._pause = CancelToken()  # set by a cancel and by draining: nobody sleeps through either
         self.busy: set[int] = set()
@@ -102,11 +98,6 @@ class Drive:
         self.progressed: Callable[[], None] = lambda: None  # called after each answer and each outcome
         self._changed = asyncio.Event()
         self._early: dict[int, journal.Batch] = {}  # committed, but an earlier batch is not folded yet
-        self._chain, self._chained = context.EMPTY_CHAIN, 0
-        self._ahead = (-1, -1), context.EMPTY_CHAIN
-        self._own: list[Message] = []  # as the last request had them, up to the ordinal _own_upto
-        self._own_upto = 0
-        self._told: tuple[journal.Shown, Message, bytes] | None = None
         self._begun: dict[int, effects.Effect] = {}  # started by this process and not yet at an outcome
         self._patches: dict[int, Mapping[str, Any]] = {}  # decided here; maybe not yet folded
         self._parsed: dict[int, Mapping[str, Any]] = {}
@@ -141,7 +132,8 @@ class Drive:
         Raises:
             ClaimLost: somebody else drives it now; nothing more was done here.
         """
-        self.history = await self.runner.histories.load(self.store, self.claimed.session, self.served.provider)
+        loading = self.runner.histories.load(self.store, self.claimed.session, self.served.provider)
+        self.talk.history = await loading
         self.session_state: dict[str, Any] = values.decode(values.loads(self.claimed.session.state))
         try:
             async with asyncio.TaskGroup() as group:
@@ -251,7 +243,7 @@ class Drive:
                 self.signalled = False
                 batch, bodies = await self._write(transactions.absorb, self.claim, self._now())
                 for ordinal, body in bodies.items():
-                    self._keep_message(ordinal, body)
+                    self.talk.keep(ordinal, body)
                 self._record(batch)
                 if batch is not None and any(isinstance(e, events.RunCancelling) for e in batch.entries):
                     self.token.set()  # the cancel is durable: it travels to whatever is in flight
@@ -269,7 +261,7 @@ class Drive:
             transactions.note_down, self.claim, self._now(), entries, message=note, definition=definition
         )
         if note is not None:
-            self._keep_message(*note)
+            self.talk.keep(*note)
         self._record(batch)
 
     def _next_context(
@@ -279,14 +271,12 @@ class Drive:
         note = self._note(state) if with_note else None
         told: list[list[str]] = []
         upto = state.next_message
-        bodies = self.bodies
         if note is not None:
             ordinal, body, told = note
-            bodies = {**bodies, ordinal: body}
+            extra = {**extra, ordinal: body}
             upto = max(upto, ordinal + 1)
         shown = self._show(state)
-        own = self._extend_chain(bodies, extra, upto)
-        digest = context.request_hash(self._system(shown)[1], self.history.chain, own)
+        digest = self.talk.hash(shown, upto, extra)
         changed = {} if shown == state.shown else shown._asdict()
         built = events.ContextBuilt(step=state.step + 1, hash=digest, note=note and note[0], told=told, **changed)
         entries: list[events.Entry] = [events.StepCompleted(step=state.step)] if state.last_step_open else []
@@ -305,43 +295,15 @@ class Drive:
         tell = [["run", r.id] for r, _ in runs] + [["effect", e.id, e.state] for e in rows]
         return ordinal, body, tell
 
-    def _extend_chain(self, bodies: Mapping[int, str], extra: Mapping[int, str], upto: int) -> bytes:
-        if (self._chained, upto) == self._ahead[0]:
-            chain = self._ahead[1]
-        else:
-            fresh = [bodies.get(o) or extra.get(o) for o in range(self._chained, upto)]
-            chain = context.extend_chain(self._chain, (b for b in fresh if b is not None))
-        if extra:
-            self._ahead = (self._chained, upto), chain  # not committed yet
-        else:
-            self._chain, self._chained = chain, upto
-        return chain
-
     def _show(self, state: journal.State) -> journal.Shown:
         """The clock of a run stands still while it works; after a pause it is told both times."""
         began, zone = self.row.accepted_at, self.row.zone
-        show = functools.partial(journal.Shown, history=self.history.until, definition=self.served.digest)
+        show = functools.partial(journal.Shown, history=self.talk.history.until, definition=self.served.digest)
         if state.waited:
             return show(self._now(), began, zone)
         if state.shown is not None:
             return show(state.shown.clock, state.shown.since, state.shown.zone)
         return show(began, None, zone)
-
-    def _system(self, shown: journal.Shown) -> tuple[Message, bytes]:
-        """The system message of this context, and the head of its requests' hashes."""
-        if self._told is None or self._told[0] != shown:
-            system = context.shown_message(self.served.agent.instructions, shown)
-            self._told = shown, system, context.request_head(system, shown.definition)
-        return self._told[1:]
-
-    def _keep_message(self, ordinal: int, body: str, message: Message | None = None) -> None:
-        self.bodies[ordinal] = body
-        self.messages[ordinal] = message = message or messages.loads(body)
-        self._make_sendable(ordinal, body, message)
-
-    def _make_sendable(self, ordinal: int, body: str, message: Message) -> None:
-        if (sent := context.sendable(body, message, self.served.provider)) is not None:
-            self._sendable[ordinal] = sent
 
     # --- execute: the model -------------------------------------------------------------------------------------
 
@@ -350,11 +312,8 @@ class Drive:
             return
         upto, shown = self.state.next_message, self.state.shown
         assert shown is not None
-        self._own += context.own_messages(self._sendable, self._own_upto, upto)
-        self._own_upto = upto
-        system, _ = self._system(shown)
         request = ModelRequest(
-            messages=(system, *self.history.messages, *self._own),
+            messages=self.talk.request(shown, upto),
             tools=tuple(t.spec for t in self.served.tools.values()),
             run=self.row.id, step=self.state.step, attempt=self.state.attempt,
         )  # fmt: skip
@@ -426,12 +385,18 @@ class Drive:
 
     async def _write_answer(self, answer: Answer) -> None:
         """T3. An answer that was cut off makes none of its calls."""
-        ordinal = self.state.next_message
-        parts = tuple(p for p in answer.parts if not (isinstance(p, Text) and not p.text.strip()))
-        parts = tuple(_named(p) if isinstance(p, ToolCall) else p for p in parts)
-        message = self._with_unique_ids(Message("assistant", parts))
+        ordinal, number = self.state.next_message, len(self.state.effects)
+        message = plans.message_of(answer, self.row.id, number, self.talk.call_ids)
         body = messages.dumps(message)
-        calls = [self._plan(call, i, ordinal, answer) for i, call in enumerate(message.calls)]
+        calls = []
+        for i, call in enumerate(message.calls):
+            planned, parsed = plans.plan(
+                call, number + i, ordinal + 1 + i, stop=answer.stop, run=self.row.id, tools=self.served.tools,
+                context=self._context, now=self.clock.now(),
+            )  # fmt: skip
+            calls.append(planned)
+            if parsed is not None:
+                self._parsed[number + i] = parsed
         completed = events.ModelCompleted(
             step=self.state.step + 1, message=ordinal, stop=_unusual(answer.stop), input=answer.input_tokens,
             output=answer.output_tokens, model=answer.model,
@@ -439,67 +404,12 @@ class Drive:
         batch = await self._write(
             transactions.answer, self.claim, self.row.user_id, self._now(), completed, body, calls
         )
-        self._keep_message(ordinal, body, message)
-        for call in calls:
-            if call.refusal is not None:
-                self._keep_message(call.reply, call.refusal)
+        self.talk.keep(ordinal, body, message)
+        for planned in calls:
+            if planned.refusal is not None:
+                self.talk.keep(planned.reply, planned.refusal)
         self._record(batch)
         self.progressed()
-
-    def _with_unique_ids(self, message: Message) -> Message:
-        """Some models repeat call ids or give none: results could not be told apart."""
-        ids_given = [c.id for c in message.calls]
-        if all(ids_given) and len(set(ids_given)) == len(ids_given) and self._call_ids.isdisjoint(ids_given):
-            self._call_ids.update(ids_given)
-            return message
-        parts: list[messages.Part] = []
-        number = len(self.state.effects)
-        for part in message.parts:
-            if isinstance(part, ToolCall):
-                id = part.id if part.id and part.id not in self._call_ids else f"call_{self.row.id}_{number}"
-                self._call_ids.add(id)
-                part = replace(part, id=id)
-                number += 1
-            parts.append(part)
-        return Message(message.role, tuple(parts))
-
-    def _plan(self, call: ToolCall, part: int, message: int, answer: Answer) -> PlannedCall:
-        """What becomes of one call of an answer: planned, asked, or refused at once."""
-        number = len(self.state.effects) + part
-        tool = self.served.tools.get(call.name)
-        encoded = values.encode(call.arguments)
-        refusal, why = self._refusal(call, tool, answer)
-        if refusal is None:
-            assert tool is not None
-            assert isinstance(call.arguments, dict)
-            try:
-                self._parsed[number] = parsed = tool.parse(call.arguments)
-                why = tool.needs_approval(lambda: self._context(tool, number, 0), parsed)
-            except InvalidInput as error:
-                refusal = str(error)
-        asks = refusal is None and why is not None
-        ask = ids.ask_id(self.row.id, str(number)) if asks else None
-        expires = tool.approve_expires if tool is not None and asks else None
-        entry = events.EffectPlanned(call=number, tool=call.name, effect=tool.effect if tool else "once", ask=ask)
-        refused = None if refusal is None else messages.tool_result(call.id, call.name, refusal, error=True)
-        return PlannedCall(
-            entry=entry, reply=message + 1 + part, call_id=call.id, arguments=values.dumps(encoded),
-            hash=values.digest(encoded) if asks else "",
-            decision=f"ask: {why}" if asks else "refused" if refusal else None,
-            question=f"{call.name} wants to run. Approve it?" if asks else "",
-            expires_at=None if expires is None else to_micros(self.clock.now() + expires),
-            refusal=None if refused is None else messages.dumps(refused), refusal_reason=refusal or "",
-        )  # fmt: skip
-
-    def _refusal(self, call: ToolCall, tool: Tool[..., Any] | None, answer: Answer) -> tuple[str | None, str | None]:
-        if answer.stop == "length":
-            return "not called: the answer was cut off by its length limit before it was complete", None
-        if tool is None:
-            known = ", ".join(self.served.tools) or "none"
-            return f"there is no tool {call.name!r}; the tools are: {known}", None
-        if isinstance(call.arguments, str):
-            return "not called: the arguments are not a JSON object", None
-        return None, None
 
     # --- execute: one call --------------------------------------------------------------------------------------
 
@@ -671,7 +581,7 @@ class Drive:
     ) -> None:
         """T5. When it was the last outcome of the step, what the model sees next rides on the same commit."""
         effect = self._effect(call)
-        the_call = self.messages[effect.message].calls[effect.part]
+        the_call = self.talk.messages[effect.message].calls[effect.part]
         message = messages.tool_result(the_call.id, effect.tool, response, error)
         body = messages.dumps(message)
         done = Outcome(
@@ -686,11 +596,12 @@ class Drive:
             said = isinstance(entry, events.EffectSucceeded)
             self._late(call, Returned(response) if said else Raised(done.reason, not_done=True))
             raise
-        self._keep_message(effect.reply, body, message)
+        self.talk.keep(effect.reply, body, message)
         self._record(batch)
         self.progressed()
         if also:
-            self._extend_chain(self.bodies, {}, self.state.next_message)
+            assert self.state.shown is not None
+            self.talk.hash(self.state.shown, self.state.next_message, {})
 
     def _context_if_last(self, call: int, entry: events.Entry, reply: int, body: str) -> Sequence[events.Entry]:
         if self._early or self.signalled or self._absorbing or self.draining or self.busy - {call}:
@@ -731,11 +642,11 @@ class Drive:
     def _arguments(self, effect: effects.Effect) -> dict[str, Any]:
         if effect.arguments is not None:
             return dict(values.decode(effect.arguments))
-        arguments = self.messages[effect.message].calls[effect.part].arguments
+        arguments = self.talk.messages[effect.message].calls[effect.part].arguments
         assert isinstance(arguments, dict)
         return arguments
 
-    def _context(self, tool: Tool[..., Any], call: int, attempt: int) -> Context[Any]:
+    def _context(self, tool: Tool[..., Any], call: int, attempt: int = 0) -> Context[Any]:
         def progress(fraction: float | None, note: str) -> None:
             self._publish(events.PROGRESS, {"tool": tool.name, "fraction": fraction, "note": note})
 
@@ -767,7 +678,7 @@ class Drive:
     async def _commit(self) -> bool:
         """T8, the only place where a run becomes part of its session."""
         assert self.state.answered is not None
-        final = self.messages[self.state.answered]
+        final = self.talk.messages[self.state.answered]
         reply = {
             "id": self.row.id, "state": "completed", "session": self.row.session,
             "operation_id": self.row.operation_id, "text": values.encode(final.text),
@@ -789,7 +700,7 @@ class Drive:
         self._record(self.ended.batch)
         assert self.ended.run.base is not None
         self.runner.histories.extend(
-            self.claimed.session, self.served.provider, self.history, [self.bodies[o] for o in sorted(self.bodies)],
+            self.claimed.session, self.served.provider, self.talk.history, self.talk.in_order(),
             self.ended.run.base + n_messages,
         )  # fmt: skip
         return True
@@ -807,11 +718,6 @@ class Drive:
 
 
 _EVIDENCE: set[asyncio.Task[None]] = set()  # the loop keeps only weak references to tasks
-
-
-def _named(call: ToolCall) -> ToolCall:
-    """Names and ids come from a model too: what is not valid Unicode in them is replaced before anybody looks."""
-    return replace(call, id=values.valid(call.id), name=values.valid(call.name))
 
 
 def _unusual(stop: str) -> str:

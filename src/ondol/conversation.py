@@ -1,0 +1,73 @@
+"""What does the next request of a run consist of?
+
+The system message, the session's history, and the run's own messages: each is made once and extended, so that a step
+costs what it adds and not what was said before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ondol import context, messages
+from ondol.histories import History
+from ondol.journal import Shown
+from ondol.messages import Message
+
+
+class Conversation:
+    """The messages of one claimed run, as they are stored and as its model takes them."""
+
+    def __init__(
+        self, bodies: Mapping[int, str], stored: Mapping[int, Message], instructions: str, provider: str
+    ) -> None:
+        self.history = History(0, (), context.EMPTY_CHAIN, 0)
+        self.bodies: dict[int, str] = {}
+        self.messages: dict[int, Message] = {}
+        self.call_ids: set[str] = set()
+        self._instructions, self._provider = instructions, provider
+        self._sendable: dict[int, Message] = {}
+        self._sent: list[Message] = []  # own messages as the last request had them, up to the ordinal _sent_upto
+        self._sent_upto = 0
+        self._chain, self._chained = context.EMPTY_CHAIN, 0  # over the bodies of own messages up to that ordinal
+        self._ahead = (-1, -1), context.EMPTY_CHAIN  # the same with a body that is not committed yet
+        self._system: tuple[Shown, Message, bytes] | None = None
+        for ordinal, body in bodies.items():
+            self.keep(ordinal, body, stored[ordinal])
+
+    def keep(self, ordinal: int, body: str, message: Message | None = None) -> None:
+        """A message was committed."""
+        self.bodies[ordinal] = body
+        self.messages[ordinal] = message = message or messages.loads(body)
+        self.call_ids.update(c.id for c in message.calls)
+        if (sent := context.sendable(body, message, self._provider)) is not None:
+            self._sendable[ordinal] = sent
+
+    def in_order(self) -> list[str]:
+        """The bodies of the own messages, as they follow each other."""
+        return [self.bodies[ordinal] for ordinal in sorted(self.bodies)]
+
+    def request(self, shown: Shown, upto: int) -> tuple[Message, ...]:
+        """All that the model sees, with the own messages below the ordinal ``upto``."""
+        self._sent += context.own_messages(self._sendable, self._sent_upto, upto)
+        self._sent_upto = upto
+        return (self._shown(shown)[0], *self.history.messages, *self._sent)
+
+    def hash(self, shown: Shown, upto: int, extra: Mapping[int, str]) -> str:
+        """The hash of that request, where ``extra`` holds bodies that are about to be committed."""
+        if (self._chained, upto) == self._ahead[0]:
+            chain = self._ahead[1]
+        else:
+            fresh = [self.bodies.get(o) or extra.get(o) for o in range(self._chained, upto)]
+            chain = context.extend_chain(self._chain, (b for b in fresh if b is not None))
+        if extra:
+            self._ahead = (self._chained, upto), chain
+        else:
+            self._chain, self._chained = chain, upto
+        return context.request_hash(self._shown(shown)[1], self.history.chain, chain)
+
+    def _shown(self, shown: Shown) -> tuple[Message, bytes]:
+        """The system message of this context, and the head of its requests' hashes."""
+        if self._system is None or self._system[0] != shown:
+            system = context.shown_message(self._instructions, shown)
+            self._system = shown, system, context.request_head(system, shown.definition)
+        return self._system[1:]

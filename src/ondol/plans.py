@@ -1,0 +1,93 @@
+"""What becomes of the calls of an answer: planned, asked about, or refused at once?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from ondol import events, ids, messages, values
+from ondol.clock import to_micros
+from ondol.errors import InvalidInput
+from ondol.messages import Message, Text, ToolCall
+from ondol.model import Answer
+from ondol.tools import Context, Tool
+from ondol.transactions import PlannedCall
+
+
+def message_of(answer: Answer, run: str, number: int, taken: Set[str]) -> Message:
+    """The answer as it is recorded: without blank texts, each call with an id of its own.
+
+    Some models repeat call ids or give none; results could not be told apart. ``number`` is the ordinal of the
+    answer's first call in the run, ``taken`` holds the ids that the run has used.
+    """
+    parts: list[messages.Part] = []
+    used = set(taken)
+    for part in answer.parts:
+        if isinstance(part, Text) and not part.text.strip():
+            continue
+        if isinstance(part, ToolCall):
+            # Names and ids come from a model too: what is not valid Unicode is replaced before anybody looks.
+            id, name = values.valid(part.id), values.valid(part.name)
+            if not id or id in used:
+                id = f"call_{run}_{number}"
+            used.add(id)
+            part = replace(part, id=id, name=name)
+            number += 1
+        parts.append(part)
+    return Message("assistant", tuple(parts))
+
+
+def plan(
+    call: ToolCall,
+    number: int,
+    reply: int,
+    *,
+    stop: str,
+    run: str,
+    tools: Mapping[str, Tool[..., Any]],
+    context: Callable[[Tool[..., Any], int], Context[Any]],
+    now: datetime,
+) -> tuple[PlannedCall, Mapping[str, Any] | None]:
+    """The plan of one call, and its arguments as the tool takes them, unless it is refused.
+
+    ``number`` is the call's ordinal in the run, ``reply`` the ordinal of its result's message.
+    """
+    tool = tools.get(call.name)
+    parsed: Mapping[str, Any] | None = None
+    why: str | None = None
+    refusal = _refusal(call, tools, stop)
+    if refusal is None and tool is not None and isinstance(call.arguments, dict):
+        try:
+            parsed = tool.parse(call.arguments)
+            why = tool.needs_approval(lambda: context(tool, number), parsed)
+        except InvalidInput as error:
+            refusal = str(error)
+    ask = ids.ask_id(run, str(number)) if refusal is None and why is not None else None
+    expires = tool.approve_expires if tool is not None and ask is not None else None
+    encoded = values.encode(call.arguments)
+    refused = None if refusal is None else messages.tool_result(call.id, call.name, refusal, error=True)
+    planned = PlannedCall(
+        entry=events.EffectPlanned(call=number, tool=call.name, effect=tool.effect if tool else "once", ask=ask),
+        reply=reply,
+        call_id=call.id,
+        arguments=values.dumps(encoded),
+        hash="" if ask is None else values.digest(encoded),
+        decision="refused" if refusal is not None else f"ask: {why}" if ask is not None else None,
+        question="" if ask is None else f"{call.name} wants to run. Approve it?",
+        expires_at=None if expires is None else to_micros(now + expires),
+        refusal=None if refused is None else messages.dumps(refused),
+        refusal_reason=refusal or "",
+    )
+    return planned, parsed
+
+
+def _refusal(call: ToolCall, tools: Mapping[str, Tool[..., Any]], stop: str) -> str | None:
+    if stop == "length":
+        return "not called: the answer was cut off by its length limit before it was complete"
+    if call.name not in tools:
+        return f"there is no tool {call.name!r}; the tools are: {', '.join(tools) or 'none'}"
+    if isinstance(call.arguments, str):
+        return "not called: the arguments are not a JSON object"
+    return None
