@@ -10,7 +10,7 @@ from typing import Any
 
 from crash import invariants
 from crash.lives import Death, Life
-from crash.scenarios import FIRST, NEXT, SCENARIOS, World, take_up
+from crash.scenarios import FIRST, NEXT, SCENARIOS, SESSION, World, take_up
 from ondol.testing import Downstream, EffectLine, FaultPlan, ManualClock
 from ondol.testing.faults import When
 
@@ -50,6 +50,7 @@ async def is_taken_up(file: Path, world: World, name: str, downstream: Downstrea
     tasks = asyncio.all_tasks()
     async with Life(file, scenario.agent(world), clock=clock, deps=world) as life:
         run = await take_up(life.rt, world, scenario)
+        said = [(m.seq, m.run) for m in await (await life.rt.get_session(SESSION)).messages()]
     nothing_is_left(file, asyncio.all_tasks() - tasks)
 
     after, now = invariants.written(file), await ledger(downstream, world)
@@ -61,6 +62,9 @@ async def is_taken_up(file: Path, world: World, name: str, downstream: Downstrea
     invariants.planned_writes_ask_nobody(before, after)
     invariants.history_only_grew(before, after)
 
+    invariants.people_are_asked_only_where_nobody_can_look(after, looked_up=("look", "refund", "mail"))
+
+    assert said == invariants.conversation(after, SESSION)
     assert after.runs[run.id].state in scenario.ends
     assert after.runs[run.id].operation_id == FIRST[0]
     (following,) = [r for r in after.runs.values() if r.operation_id == NEXT[0]]

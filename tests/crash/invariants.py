@@ -268,6 +268,12 @@ def nothing_uncommitted_is_in_a_session(store: Written) -> None:
         assert (run.base is not None) == (run.state == "completed") == (run.reply is not None), run
 
 
+def conversation(store: Written, session: str) -> list[tuple[int, str]]:
+    """Place and run of each message that is part of the session: those of its completed runs, in order."""
+    runs = [r for r in store.runs.values() if r.session == session and r.state == "completed"]
+    return sorted(((r.base or 0) + ordinal, r.id) for r in runs for run, ordinal in store.messages if run == r.id)
+
+
 def unknowns_are_visible(store: Written) -> None:
     """N11: every unknown has an open ask, or a person gave it up; and a run does not complete over it."""
     open_asks = {a.effect for a in store.asks if a.kind == "unknown_effect" and a.state == "open"}
@@ -421,6 +427,12 @@ def planned_writes_ask_nobody(before: Written, after: Written) -> None:
         if effect.attempt == 0 and after.runs[effect.run].state != "cancelled":
             asked = [a.id for a in after.asks if a.effect == effect.id and a.kind == "unknown_effect"]
             assert not asked, f"{effect.id} was {effect.state}, and {asked} asks what happened"
+
+
+def people_are_asked_only_where_nobody_can_look(after: Written, looked_up: Sequence[str]) -> None:
+    """B8. Reads, keyed writes and checked writes are settled without a person."""
+    asked = {a.tool for a in after.asks if a.kind == "unknown_effect"}
+    assert not asked & set(looked_up), asked
 
 
 def history_only_grew(before: Written, after: Written) -> None:
