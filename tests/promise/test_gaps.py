@@ -130,12 +130,16 @@ async def test_p4_when_the_key_is_too_old_a_person_may_still_have_it_repeated_wi
 
 async def test_b04_pieces_of_an_answer_that_broke_are_taken_back_by_its_failure_and_not_kept(house: House) -> None:
     agent = house.agent("one two three")
-    plan, broken = FaultPlan(), raise_(ModelError("connection", "cut"))
-    plan.at("model.delta", nth=2, fault=broken)
+    plan, broken, asking = FaultPlan(), raise_(ModelError("connection", "cut")), barrier()
+    plan.at("model.before", fault=asking).at("model.delta", nth=2, fault=broken)
     async with house.life(agent, plan=plan) as life:
         run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        await asking.reached.wait()
         seen: list[tuple[str, Any]] = []
         watching = asyncio.create_task(_watch(run, seen))
+        while "model.started" not in [kind for kind, _ in seen]:  # it watches before there is anything to see
+            await run.refresh()
+        asking.go_on.set()
         await house.clock.wait_for_timers()  # it waits to ask again
         house.clock.advance(minutes=1)
         await watching

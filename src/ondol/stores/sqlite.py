@@ -41,6 +41,7 @@ from ondol.errors import (
     StoreTooNew,
 )
 from ondol.stores.migrations import migrations
+from ondol.stores.seats import Seat, Table
 from ondol.transactions import STATEMENTS, Row, Statement, Tx
 
 P = ParamSpec("P")
@@ -71,6 +72,7 @@ class _Job:
     future: asyncio.Future[Any]
     result: Any = None
     error: BaseException | None = None
+    told: bool = False  # on its way to the event loop
     delivered: bool = False
 
 
@@ -100,11 +102,16 @@ class SqliteStore:
 
     async def open(self, on_change: Callable[[], None]) -> None:
         self._loop, self._on_change = asyncio.get_running_loop(), on_change
-        connection = await asyncio.to_thread(_open_for_writing, self.path)
-        writing = threading.Thread(target=self._write_loop, args=(connection,), name="ondol-writer", daemon=True)
-        self._threads = [writing]
+        table = Table.of(self.path)
+        seat = Seat(table, _open_for_writing)
+        first = await asyncio.to_thread(_take, seat)
+        self._threads = [
+            threading.Thread(target=self._write_loop, args=(seat, *first), name="ondol-writer", daemon=True)
+        ]
         for n in range(_READERS):
-            self._threads.append(threading.Thread(target=self._read_loop, name=f"ondol-reader-{n}", daemon=True))
+            seat = Seat(table, _open_for_reading)
+            reading = threading.Thread(target=self._read_loop, args=(seat,), name=f"ondol-reader-{n}", daemon=True)
+            self._threads.append(reading)
         for thread in self._threads:
             thread.start()
 
@@ -152,28 +159,31 @@ class SqliteStore:
                     await job.future
             raise
 
-    def _write_loop(self, connection: apsw.Connection) -> None:
-        seen, groups, checkpoints = _data_version(connection), 0, False
+    def _write_loop(self, seat: Seat, connection: apsw.Connection, seen: int) -> None:
+        groups = 0
         while True:
-            if self._lock is not None and not checkpoints:
-                connection.wal_autocheckpoint(_CHECKPOINT_PAGES)
-                checkpoints = True
             jobs, closing = self._next_group()
-            if jobs:
-                self._commit(connection, jobs)
-                groups += 1
+            try:
+                with seat as current:
+                    if current is not connection:  # opened again: nobody knows what was missed
+                        connection, seen = current, -1
+                    if self._lock is not None:
+                        connection.wal_autocheckpoint(_CHECKPOINT_PAGES)
+                    if jobs:
+                        self._commit(connection, jobs)
+                        groups += 1
+                    if not jobs or groups % _LOOK_EVERY == 0:
+                        now = _data_version(connection)  # counts the commits of other connections only
+                        if now != seen:
+                            seen = now
+                            _call(self._loop, self._on_change)
+            except (apsw.Error, OndolError) as error:
+                problem = error if isinstance(error, OndolError) else _translated(error, self.path)
+                log.warning("%s", problem)  # who waits for a write is told, or was told already
+                _fail(jobs, problem)
             if closing:
-                connection.close()
+                seat.leave()
                 return
-            if not jobs or groups % _LOOK_EVERY == 0:
-                try:
-                    now = _data_version(connection)  # counts the commits of other connections only
-                except apsw.Error as error:
-                    log.warning("%s", _translated(error, self.path))  # the next write tells whoever waits for one
-                    continue
-                if now != seen:
-                    seen = now
-                    _call(self._loop, self._on_change)
 
     def _next_group(self) -> tuple[list[_Job], bool]:
         """What waits to be written together, and whether the store closes after it. Empty when nobody came for long."""
@@ -256,23 +266,21 @@ class SqliteStore:
             _roll_back(connection)
             job.error = refusal
 
-    def _read_loop(self) -> None:
-        connection: apsw.Connection | None = None
+    def _read_loop(self, seat: Seat) -> None:
         while (job := self._reads.get()) is not None:
             try:
-                connection = connection or _open_for_reading(self.path)
-                connection.execute("BEGIN")
-                try:
-                    job.result = _run(connection, job.make)
-                finally:
-                    _roll_back(connection)
+                with seat as connection:
+                    connection.execute("BEGIN")
+                    try:
+                        job.result = _run(connection, job.make)
+                    finally:
+                        _roll_back(connection)
             except apsw.Error as error:
                 job.error = _translated(error, self.path)
             except BaseException as refusal:
                 job.error = refusal
             _deliver([job])
-        if connection is not None:
-            connection.close()
+        seat.leave()
 
     # --- blobs --------------------------------------------------------------------------------------------------
 
@@ -372,7 +380,9 @@ def _use_wal(connection: apsw.Connection) -> None:
 
 
 def _open_for_reading(path: Path) -> apsw.Connection:
-    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, statementcachesize=_STATEMENT_CACHE)
+    # Without a log there is nothing that a read-only connection could attach to: let this one make it, and not write.
+    mode = apsw.SQLITE_OPEN_READONLY if Path(f"{path}-wal").exists() else apsw.SQLITE_OPEN_READWRITE
+    connection = apsw.Connection(str(path), flags=mode, statementcachesize=_STATEMENT_CACHE)
     connection.set_busy_timeout(BUSY_TIMEOUT)
     connection.execute("PRAGMA query_only = ON")
     return connection
@@ -400,14 +410,9 @@ def _refuse_what_is_no_store(path: Path) -> None:
         raise StoreError(f"the folder {path.parent} does not exist: make it, or name another file")
     if path.is_dir():
         raise StoreError(f"{path} is a folder: name a file")
-    if not path.exists():
-        if Path(f"{path}-wal").exists():
-            raise StoreCorrupt(f"{path} is gone but {path}-wal is there: put the file back or restore a backup")
-        return
-    with path.open("rb") as file:
-        magic = file.read(16)
-    if magic and magic != b"SQLite format 3\0":
-        raise StoreCorrupt(f"{path} is not a SQLite file, or its first page is damaged: restore a backup")
+    if not path.exists() and Path(f"{path}-wal").exists():
+        raise StoreCorrupt(f"{path} is gone but {path}-wal is there: put the file back or restore a backup")
+    # The file itself is left to SQLite: opening and closing it here would drop the locks that this process has on it.
 
 
 def _migrate(connection: apsw.Connection, path: Path) -> None:
@@ -484,7 +489,9 @@ def _translated(error: apsw.Error, path: Path) -> OndolError:
             new: StoreError = StoreFull(f"no space left for {path}: free some, then try again")
         case apsw.BusyError() | apsw.LockedError():
             new = StoreBusy(f"{path} is locked by another process for too long: try again")
-        case apsw.CorruptError() | apsw.NotADBError():
+        case apsw.NotADBError():
+            new = StoreCorrupt(f"{path} is not a SQLite file, or its first page is damaged: restore a backup")
+        case apsw.CorruptError():
             new = StoreCorrupt(f"{path} is damaged ({error}): restore a backup (ondol db restore)")
         case apsw.CantOpenError():
             new = StoreError(f"{path} cannot be opened ({error}): look at the folder and its permissions")
@@ -498,9 +505,24 @@ def _translated(error: apsw.Error, path: Path) -> OndolError:
     return new
 
 
+def _take(seat: Seat) -> tuple[apsw.Connection, int]:
+    """Open the connection, and how many commits of others it has seen."""
+    with seat.taken() as connection:
+        return connection, _data_version(connection)
+
+
+def _fail(jobs: list[_Job], error: OndolError) -> None:
+    """Tell those who were not told anything yet."""
+    untold = [job for job in jobs if not job.told]
+    for job in untold:
+        job.error = error
+    _deliver(untold)
+
+
 def _deliver(jobs: list[_Job]) -> None:
     by_loop: dict[asyncio.AbstractEventLoop, list[_Job]] = {}
     for job in jobs:
+        job.told = True
         by_loop.setdefault(job.loop, []).append(job)
     for loop, of_loop in by_loop.items():
         _call(loop, functools.partial(_resolve, of_loop))
