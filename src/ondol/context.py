@@ -67,14 +67,22 @@ def sendable(body: str, message: Message, provider: str) -> Message | None:
     ``body`` is the message as it is stored. None when nothing is left of it.
     """
     parts = message.parts
+    if _INVALID not in body and not any(_must_change(p, provider) for p in parts):
+        return message
     if _INVALID in body:
         parts = tuple(_valid(p) for p in parts)
     parts = tuple(p for p in parts if not isinstance(p, Text | Reasoning) or p.text.strip())
     if any(_foreign(p, provider) for p in parts):
         parts = tuple(kept for p in parts if (kept := _without_private_data(p, provider)) is not None)
-    if parts == message.parts:
-        return message
     return replace(message, parts=parts) if parts else None
+
+
+def _must_change(part: Part, provider: str) -> bool:
+    if isinstance(part, ToolResponse | Attachment | UnknownPart):
+        return False
+    if isinstance(part, Text | Reasoning) and not part.text.strip():
+        return True
+    return part.provider is not None and _foreign(part, provider)
 
 
 #: How a text with lone surrogates is marked in a stored body, see ``values``.

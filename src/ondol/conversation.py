@@ -38,13 +38,15 @@ class Conversation:
         """A message was committed."""
         self.bodies[ordinal] = body
         self.messages[ordinal] = message = message or messages.loads(body)
-        self.call_ids.update(c.id for c in message.calls)
+        if message.role == "assistant":
+            self.call_ids.update(c.id for c in message.calls)
         if (sent := context.sendable(body, message, self._provider)) is not None:
             self._sendable[ordinal] = sent
 
-    def in_order(self) -> list[str]:
-        """The bodies of the own messages, as they follow each other."""
-        return [self.bodies[ordinal] for ordinal in sorted(self.bodies)]
+    def in_order(self) -> tuple[list[str], list[Message]]:
+        """The bodies of the own messages as they follow each other, and the messages as the model takes them."""
+        ordinals = sorted(self.bodies)
+        return [self.bodies[o] for o in ordinals], [self._sendable[o] for o in ordinals if o in self._sendable]
 
     def request(self, shown: Shown, upto: int) -> tuple[Message, ...]:
         """All that the model sees, with the own messages below the ordinal ``upto``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ondol import context, messages, queries
@@ -30,18 +31,27 @@ class HistoryCache:
         self._size = 0
 
     async def load(self, store: Store, session: SessionRow, provider: str) -> History:
-        """The session's history as this provider takes it."""
+        """The session's history as this provider takes it. Raises StoreTooNew for a message of a newer version."""
         known = self._kept.get(_key(session, provider)) or History(0, (), context.EMPTY_CHAIN, 0)
         new = []
         if known.until != session.next_message:
             new = await store.read(queries.read_history, session.tenant, session.id, known.until, session.next_message)
-        return self.extend(session, provider, known, [m.body for m in new], session.next_message)
+        bodies = [m.body for m in new]
+        sent = [m for b in bodies if (m := context.sendable(b, messages.loads(b), provider)) is not None]
+        return self.extend(session, provider, known, bodies, sent, session.next_message)
 
-    def extend(self, session: SessionRow, provider: str, before: History, bodies: list[str], until: int) -> History:
-        """Keep the history with these committed bodies behind it. Raises StoreTooNew for one of a newer version."""
-        new = [m for b in bodies if (m := context.sendable(b, messages.loads(b), provider)) is not None]
+    def extend(
+        self,
+        session: SessionRow,
+        provider: str,
+        before: History,
+        bodies: Sequence[str],
+        sent: Sequence[Message],
+        until: int,
+    ) -> History:
+        """Keep the history with these committed bodies behind it, which the provider takes as ``sent``."""
         chain = context.extend_chain(before.chain, bodies)
-        history = History(until, (*before.messages, *new), chain, before.size + sum(map(len, bodies)))
+        history = History(until, (*before.messages, *sent), chain, before.size + sum(map(len, bodies)))
         key = _key(session, provider)
         old = self._kept.pop(key, None)
         self._size += history.size - (old.size if old else 0)

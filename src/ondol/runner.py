@@ -700,7 +700,7 @@ class Drive:
         self._record(self.ended.batch)
         assert self.ended.run.base is not None
         self.runner.histories.extend(
-            self.claimed.session, self.served.provider, self.talk.history, self.talk.in_order(),
+            self.claimed.session, self.served.provider, self.talk.history, *self.talk.in_order(),
             self.ended.run.base + n_messages,
         )  # fmt: skip
         return True
