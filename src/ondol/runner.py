@@ -8,6 +8,7 @@ before the next is chosen, so that whatever the process was doing when it died, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -647,8 +648,12 @@ class Drive:
         return arguments
 
     def _context(self, tool: Tool[..., Any], call: int, attempt: int = 0) -> Context[Any]:
-        def progress(fraction: float | None, note: str) -> None:
-            self._publish(events.PROGRESS, {"tool": tool.name, "fraction": fraction, "note": note})
+        loop = asyncio.get_running_loop()
+
+        def progress(fraction: float | None, note: str) -> None:  # a tool in a thread may call it too
+            said = {"tool": tool.name, "fraction": fraction, "note": note}
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody watches any more
+                loop.call_soon_threadsafe(self._publish, events.PROGRESS, said)
 
         key = ids.idempotency_key(self.row.tenant, self.row.id, call, tool.name)
         state = SessionState({**self.session_state, **values.decode(self.state.patch())})

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar, cast, overload
 
-from ondol import effects
+from ondol import effects, values
 from ondol.errors import InvalidInput, NotDone
 from ondol.events import EffectClass
 from ondol.model import ToolSpec
@@ -60,8 +60,8 @@ class SessionState(MutableMapping[str, Any]):
         return self._seen[key]
 
     def __setitem__(self, key: str, value: Any) -> None:
-        if not isinstance(key, str):
-            raise InvalidInput(f"a key of the session state must be a text, got {key!r}")
+        if not isinstance(key, str) or key == values.TAG:
+            raise InvalidInput(f"a key of the session state must be a text other than {values.TAG!r}, got {key!r}")
         self._seen[key] = self.patch[key] = value
 
     def __delitem__(self, key: str) -> None:

@@ -588,6 +588,8 @@ def decide(tenant: str, ask_id: str, decision: Decision, by: str, door: str, at:
         if stored.same_as(decision):
             return Decided(ask, run, wake=False, first=False)
         raise AlreadyDecided(f"ask {ask_id} was decided before: {stored.kind!r} by {ask.decided_by}")
+    if decision.kind != "expire" and ask.expires_at is not None and at >= ask.expires_at:
+        raise AlreadyDecided(f"ask {ask_id} has expired: nobody decided it in time")
     (marked,) = yield [("ask.decide", {
         "tenant": tenant, "id": ask_id, "state": "expired" if decision.kind == "expire" else "decided",
         "decision": decision.dumps(), "decided_by": by, "door": door, "at": at,
@@ -928,6 +930,10 @@ def recover(tenant: str, run_id: str, fence: int, at: int, why: str = "") -> Tx[
     run = run_row(rows, run_id)
     if run.state != "running" or run.fence != fence:
         return run
+    if run.cancel:  # it was accepted, and the holder is gone: nobody else will carry it out
+        (signals,) = yield [("signal.unread", {"tenant": tenant, "run": run_id})]
+        who: dict[str, Any] = next((values.loads(body) for kind, body, _ in signals if kind == "cancel"), {})
+        return (yield from _end(run, at, events.RunCancelled(**who))).run
     deaths = run.deaths + 1
     if deaths >= lifecycle.MAX_DEATHS:
         return (yield from _park(run, f"{deaths} processes died at the same step of this run{why and ': '}{why}", at))

@@ -34,6 +34,7 @@ from typing import Any
 
 TAG = "$ondol"
 _SAFE_INT = 2**53 - 1
+_INT_BITS = 14_000  # about 4,200 digits: Python converts no more by default
 _REPR_LIMIT = 1000  # characters of a repr that are kept for a value without an encoder
 _DEPTH_LIMIT = 100  # nested deeper than this, a value is written as opaque
 
@@ -49,7 +50,7 @@ class Opaque:
         return self.repr
 
 
-def encode(value: Any, depth: int = 0) -> Any:
+def encode(value: Any, inside: tuple[int, ...] = ()) -> Any:
     """The value in JSON's own types, tagged where needed. Never raises for a value it cannot write."""
     kind = type(value)
     if kind is str:
@@ -57,25 +58,34 @@ def encode(value: Any, depth: int = 0) -> Any:
     if value is None or kind is bool:
         return value
     if kind is int:
-        return value if -_SAFE_INT <= value <= _SAFE_INT else {TAG: "int", "v": str(value)}
+        return value if -_SAFE_INT <= value <= _SAFE_INT else _large(value)
     if kind is float:
         return value if math.isfinite(value) else {TAG: "float", "v": repr(value)}
-    if depth >= _DEPTH_LIMIT:
+    if len(inside) >= _DEPTH_LIMIT or id(value) in inside:  # too deep, or it contains itself
         return _opaque(value)
     if isinstance(value, Mapping):
-        return _mapping(value, depth)
+        return _mapping(value, (*inside, id(value)))
     if isinstance(value, enum.Enum):
-        return {TAG: "enum", "v": encode(value.value, depth + 1), "name": value.name}
+        return {TAG: "enum", "v": encode(value.value, (*inside, id(value))), "name": value.name}
     if isinstance(value, (bytes, bytearray, memoryview)):
         return {TAG: "bytes", "v": base64.b64encode(bytes(value)).decode()}
     if isinstance(value, Set):
-        return {TAG: "set", "v": sorted((encode(v, depth + 1) for v in value), key=canonical)}
+        within = (*inside, id(value))
+        return {TAG: "set", "v": sorted((encode(v, within) for v in value), key=canonical)}
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [encode(v, depth + 1) for v in value]
-    return _other(value, depth)
+        within = (*inside, id(value))
+        return [encode(v, within) for v in value]
+    return _other(value, inside)
 
 
-def _other(value: Any, depth: int) -> Any:
+def _large(value: int) -> Any:
+    """Digits, as far as Python itself reads them back."""
+    if value.bit_length() > _INT_BITS:
+        return {TAG: "opaque", "type": "int", "v": f"an integer of {value.bit_length()} bits"}
+    return {TAG: "int", "v": str(value)}
+
+
+def _other(value: Any, inside: tuple[int, ...]) -> Any:
     match value:
         case str():
             return _text(str(value))
@@ -96,11 +106,11 @@ def _other(value: Any, depth: int) -> Any:
             return {TAG: "uuid", "v": str(value)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-        return _mapping(fields, depth)
+        return _mapping(fields, (*inside, id(value)))
     dump = getattr(value, "model_dump", None)  # pydantic, without importing it
     if callable(dump) and not isinstance(value, type):
         try:
-            return encode(dump(), depth + 1)
+            return encode(dump(), (*inside, id(value)))
         except Exception:
             return _opaque(value)
     return _opaque(value)
@@ -114,10 +124,10 @@ def _text(value: str) -> Any:
     return value
 
 
-def _mapping(value: Mapping[Any, Any], depth: int) -> Any:
+def _mapping(value: Mapping[Any, Any], inside: tuple[int, ...]) -> Any:
     if all(type(k) is str and k != TAG and (k.isascii() or _text(k) is k) for k in value):
-        return {k: encode(v, depth + 1) for k, v in value.items()}
-    return {TAG: "map", "v": [[encode(k, depth + 1), encode(v, depth + 1)] for k, v in value.items()]}
+        return {k: encode(v, inside) for k, v in value.items()}
+    return {TAG: "map", "v": [[encode(k, inside), encode(v, inside)] for k, v in value.items()]}
 
 
 def _opaque(value: Any) -> dict[str, Any]:

@@ -92,6 +92,16 @@ def test_a_value_that_contains_itself_is_cut_off():
     assert values.has_opaque(values.encode(loop))
 
 
+def test_a_value_that_contains_itself_many_times_is_written_at_once():
+    many: list[object] = []
+    many += [many] * 50
+    assert values.encode(many) == [values.encode(many)[0]] * 50
+
+
+def test_an_integer_that_python_itself_does_not_convert_is_told_by_its_size():
+    assert values.decode(values.encode(1 << 100_000)).repr == "an integer of 100001 bits"
+
+
 def test_key_order_and_spacing_do_not_change_a_hash():
     assert values.digest({"a": 1, "b": [2]}) == values.digest(json.loads('{ "b": [2], "a": 1 }'))
 
