@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from ondol import Agent, AskClosed, InvalidInput, Run, RunFailed
-from ondol.testing import FaultPlan, barrier, call
+from ondol.testing import Barrier, FaultPlan, barrier, call
 from promise.house import HELLO, House, kinds, rest, states, the_ask
 
 LETTER = call("letter", to="kim")
@@ -232,21 +232,17 @@ async def test_while_the_suspect_runs_nothing_else_starts(house: House) -> None:
 
 
 async def test_two_suspects_run_one_after_the_other(house: House) -> None:
-    agent, plan = house.agent("done"), FaultPlan()
-    gates = [barrier(), barrier()]
+    agent = house.agent("done")
     for n in range(2):
-        async with house.life(agent, plan=FaultPlan()) as life:
-            both = [barrier(), barrier()]
-            for nth, gate in enumerate(both, 1):
-                life.plan.at("model.before", nth=nth, fault=gate)
+        plan, gates = in_model_twice()
+        async with house.life(agent, plan=plan) as life:
             for session in ("s", "t"):
                 await life.rt.start(agent, "go", session=session, operation_id=f"op-{session}")
-            for gate in both:
+            for gate in gates:
                 await gate.reached.wait()
             life.die()
         assert {run.deaths for run in house.written().runs.values()} == {n}
-    for nth, gate in enumerate(gates, 1):
-        plan.at("model.before", nth=nth, fault=gate)
+    plan, gates = in_model_twice()
     async with house.life(agent, plan=plan) as life:
         runs = {r.id: r for r in [await life.rt.find_run(f"op-{s}") for s in ("s", "t")]}
         await gates[0].reached.wait()
@@ -259,3 +255,10 @@ async def test_two_suspects_run_one_after_the_other(house: House) -> None:
         gates[1].go_on.set()
         for run in runs.values():
             assert await rest(run) == "completed"
+
+
+def in_model_twice() -> tuple[FaultPlan, list[Barrier]]:
+    plan, gates = FaultPlan(), [barrier(), barrier()]
+    for nth, gate in enumerate(gates, 1):
+        plan.at("model.before", nth=nth, fault=gate)
+    return plan, gates
