@@ -9,6 +9,7 @@ from typing import Literal
 import pytest
 
 from ondol import Agent, Context, InvalidInput, NotDone, tool
+from ondol.tools import SessionState
 
 
 @tool(effect="idempotent", approve=lambda amount: amount > 20)
@@ -120,3 +121,11 @@ def test_a_parameter_that_a_model_cannot_name_is_refused():
 def test_two_tools_of_one_name_are_refused():
     with pytest.raises(InvalidInput, match="two tools named"):
         Agent("a", model="script:demo", tools=[refund, refund])
+
+
+@pytest.mark.parametrize("key", ["$ondol", 5])
+def test_a_key_that_the_session_state_could_not_be_read_back_with_is_refused(key):
+    state = SessionState({"seen": 1})
+    with pytest.raises(InvalidInput, match="a key of the session state"):
+        state[key] = 1
+    assert (dict(state), state.patch) == ({"seen": 1}, {})
