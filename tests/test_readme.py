@@ -155,8 +155,7 @@ def test_a_shown_line_stands_for_itself_and_dots_for_anything() -> None:
 
 def test_a_block_that_is_not_run_says_why() -> None:
     page = (
-        "<!-- not run: needs a key -->\n```console\n$ a\n```\n\n"
-        "```console\n$ b\n```\n\n```python name=c.py\nd\n```\n"
+        "<!-- not run: needs a key -->\n```console\n$ a\n```\n\n```console\n$ b\n```\n\n```python name=c.py\nd\n```\n"
     )
     assert [(b.line, b.language, b.name, b.body) for b in blocks(page)] == [
         (6, "console", None, "$ b\n"),

@@ -160,16 +160,19 @@ class ModelError(OndolError):
     """A model call failed.
 
     ``kind`` is one of ``ModelErrorKind``; ``retry_after`` is in seconds, as the provider asked;
-    ``sent`` is False only when the request certainly never left this machine.
+    ``sent`` is False only when the request certainly never left this machine. ``input_tokens`` and ``output_tokens``
+    are what the failed attempt used, where the provider said so.
     """
 
     code = "model_error"
 
     def __init__(
-        self, kind: ModelErrorKind, message: str, *, retry_after: float | None = None, sent: bool = True
-    ) -> None:
+        self, kind: ModelErrorKind, message: str, *, retry_after: float | None = None, sent: bool = True,
+        input_tokens: int | None = None, output_tokens: int | None = None,
+    ) -> None:  # fmt: skip
         self.kind: ModelErrorKind = kind
         self.retry_after, self.sent = retry_after, sent
+        self.input_tokens, self.output_tokens = input_tokens, output_tokens
         super().__init__(message)
 
 

@@ -45,13 +45,18 @@ class Answer:
     """A complete answer, the last thing a stream yields.
 
     ``stop`` is the reason the provider gave: ``stop``, ``tool_calls``, ``length`` (cut off: none of its calls are
-    made), ``content_filter``, or its own word. Tokens are None where the provider did not say.
+    made), ``content_filter``, or its own word. Tokens are None where the provider did not say. ``input_tokens`` counts
+    all input; of it ``cache_read_tokens`` came from the provider's cache and ``cache_write_tokens`` were put there.
+    ``output_tokens`` counts all output; of it ``reasoning_tokens`` were reasoning.
     """
 
     parts: tuple[Part, ...]
     stop: str = "stop"
     input_tokens: int | None = None
     output_tokens: int | None = None
+    cache_read_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    reasoning_tokens: int | None = None
     model: str = ""
 
 
