@@ -35,28 +35,28 @@ class Mutant:
 MUTANTS = (
     Mutant(
         "fence: a holder writes only with its own fence",
-        "statements.sql",
+        "transactions/statements.sql",
         "WHERE tenant = :tenant AND id = :run AND fence = :fence AND state = 'running'",
         "WHERE tenant = :tenant AND id = :run AND state = 'running'",
         ("tests/promise/test_zombie.py",),
     ),
     Mutant(
         "compare-and-swap: a commit needs the session at the revision of its claim",
-        "statements.sql",
+        "transactions/statements.sql",
         "WHERE tenant = :tenant AND id = :session AND revision = :head\n",
         "WHERE tenant = :tenant AND id = :session\n",
         ("tests/promise/test_revision.py", "tests/cases/test_c13_revisions.py"),
     ),
     Mutant(
         "head: taken at every claim, so that a run that waited is not stale",
-        "statements.sql",
+        "transactions/statements.sql",
         "head = (SELECT revision",
         "head = (SELECT coalesce(runs.head, revision)",
         ("tests/promise/test_revision.py", "tests/promise/test_asks.py"),
     ),
     Mutant(
         "queue: a run is claimed only when no run before it is unfinished",
-        "statements.sql",
+        "transactions/statements.sql",
         "  AND NOT EXISTS (SELECT 1 FROM runs b WHERE b.tenant = runs.tenant AND b.session = runs.session\n"
         "    AND b.state IN ('queued', 'running', 'waiting') AND b.place < runs.place)\nRETURNING",
         "RETURNING",
@@ -64,7 +64,7 @@ MUTANTS = (
     ),
     Mutant(
         "started: written down before the call goes out",
-        "runner.py",
+        "calls.py",
         "        if effect.is_write:\n            # Record before calling",
         "        if False:\n            # Record before calling",
         ("tests/promise/test_effects.py", "tests/promise/test_boundaries.py"),
@@ -92,58 +92,62 @@ MUTANTS = (
     ),
     Mutant(
         "key: the same for every attempt",
-        "runner.py",
+        "calls.py",
         "ids.idempotency_key(self.row.tenant, self.row.id, call, tool.name)",
         "ids.idempotency_key(self.row.tenant, self.row.id, call, tool.name + str(attempt))",
         ("tests/promise/test_effects.py", "tests/promise/test_boundaries.py"),
     ),
     Mutant(
         "fingerprint: an operation id with other content is refused",
-        "transactions.py",
+        "transactions/accepting.py",
         "    if run.fingerprint != new.fingerprint:\n",
         "    if False:\n",
         ("tests/promise/test_operation_id.py", "tests/cases/test_c38_same_request_again.py"),
     ),
     Mutant(
         "expiry of a reply: after 30 days the operation is gone",
-        "transactions.py",
+        "transactions/accepting.py",
         "or (run.ended_at or 0) + REPLY_KEPT <= at",
         "or False",
         ("tests/promise/test_operation_id.py",),
     ),
     Mutant(
         "cancel: no answer is taken once a cancel was accepted",
-        "transactions.py",
-        "_held(held, claim, cancel=False), at, entries)\n    yield [append, *writes]",
-        "_held(held, claim), at, entries)\n    yield [append, *writes]",
+        "transactions/driving.py",
+        "    seq = held_seq(held, claim, cancel=False)\n"
+        "    append, batch = append_entries(claim.tenant, claim.run, claim.fence, seq, at, entries)\n"
+        "    yield [append, *writes]\n    return batch\n\n\ndef started",
+        "    seq = held_seq(held, claim)\n"
+        "    append, batch = append_entries(claim.tenant, claim.run, claim.fence, seq, at, entries)\n"
+        "    yield [append, *writes]\n    return batch\n\n\ndef started",
         ("tests/promise/test_cancel.py",),
     ),
     Mutant(
         "cancel: no effect starts once a signal is there",
-        "transactions.py",
-        '    held, marked = yield [_hold(claim, 1, at, "run.hold_writing"), ("effect.start", effect)]\n'
-        "    seq = _held(held, claim, cancel=False, unread=False)",
-        '    held, marked = yield [_hold(claim, 1, at, "run.hold_writing"), ("effect.start", effect)]\n'
-        "    seq = _held(held, claim)",
+        "transactions/driving.py",
+        '    held, marked = yield [hold(claim, 1, at, "run.hold_writing"), ("effect.start", effect)]\n'
+        "    seq = held_seq(held, claim, cancel=False, unread=False)",
+        '    held, marked = yield [hold(claim, 1, at, "run.hold_writing"), ("effect.start", effect)]\n'
+        "    seq = held_seq(held, claim)",
         ("tests/promise/test_cancel.py", "tests/promise/test_asks.py"),
     ),
     Mutant(
         "cancel: whoever comes first wins; a cancel before the commit does",
-        "transactions.py",
-        "    seq = _held(held, claim, cancel=False)\n    revision = yield from _raised(committed, claim)",
-        "    seq = _held(held, claim)\n    revision = yield from _raised(committed, claim)",
+        "transactions/driving.py",
+        "    seq = held_seq(held, claim, cancel=False)\n    revision = yield from raised_revision(committed, claim)",
+        "    seq = held_seq(held, claim)\n    revision = yield from raised_revision(committed, claim)",
         ("tests/promise/test_cancel.py",),
     ),
     Mutant(
         "suspend: fails when an ask was decided meanwhile",
-        "transactions.py",
+        "transactions/driving.py",
         "    if seq != after + 1:\n",
         "    if False:\n",
         ("tests/promise/test_asks.py",),
     ),
     Mutant(
         "decide: once, whatever comes later",
-        "transactions.py",
+        "transactions/deciding.py",
         "        if stored.same_as(decision):\n",
         "        if True:\n",
         ("tests/promise/test_asks.py", "tests/cases/test_c17_decided_twice_at_once.py"),
@@ -157,14 +161,14 @@ MUTANTS = (
     ),
     Mutant(
         "note: told until a turn has committed it, and again after a settlement",
-        "transactions.py",
+        "transactions/driving.py",
         "    writes += _told(claim.tenant, told)\n",
         "",
         ("tests/promise/test_notes.py",),
     ),
     Mutant(
         "revision: an end moves it when something may have happened",
-        "transactions.py",
+        "transactions/ending.py",
         "if run.wrote else []",
         "if False else []",
         ("tests/promise/test_revision.py",),

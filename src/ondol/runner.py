@@ -8,25 +8,21 @@ before the next is chosen, so that whatever the process was doing when it died, 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, ParamSpec, TypeVar, assert_never
 
 from ondol import clock as clocks
-from ondol import context, effects, events, ids, journal, lifecycle, messages, plans, transactions, values
+from ondol import context, effects, events, journal, lifecycle, messages, plans, transactions, values
 from ondol.agent import Agent
-from ondol.attempts import AttemptEnd, Dropped, Raised, Returned, Stopped, TimedOut, Unwound, dispatch
+from ondol.calls import Calls
 from ondol.cancellation import CancelToken, InFlight, sleep_or_cancel
 from ondol.clock import Clock, to_micros
 from ondol.conversation import Conversation
 from ondol.errors import (
     CancelRequested,
-    ClaimLost,
-    InvalidInput,
     ModelError,
     RevisionConflict,
     SignalsUnread,
@@ -41,8 +37,8 @@ from ondol.model import Answer, Delta, Model, ModelRequest
 from ondol.records import RunRow
 from ondol.store import Store
 from ondol.streams import Streams
-from ondol.tools import Cancelled, CannotTell, Context, Happened, NotHappened, SessionState, Tool
-from ondol.transactions import Claimed, Ended, Outcome, Tx
+from ondol.tools import Tool
+from ondol.transactions import Claimed, Ended, Tx
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -90,40 +86,38 @@ class Drive:
         self.state = journal.fold(claimed.batches)
         self.talk = Conversation(claimed.bodies, claimed.messages, served.agent.instructions, served.provider)
         self.token = CancelToken()
-        self._pause = CancelToken()  # set by a cancel and by draining: nobody sleeps through either
+        self.pause = CancelToken()  # set by a cancel and by draining: nobody sleeps through either
         self.busy: set[int] = set()
         self.signalled = claimed.run.unread > 0
         self.draining = False
         self.ended: Ended | None = None
         self.suspended: RunRow | None = None
         self.progressed: Callable[[], None] = lambda: None  # called after each answer and each outcome
-        self._changed = asyncio.Event()
-        self._early: dict[int, journal.Batch] = {}  # committed, but an earlier batch is not folded yet
-        self._begun: dict[int, effects.Effect] = {}  # started by this process and not yet at an outcome
-        self._patches: dict[int, Mapping[str, Any]] = {}  # decided here; maybe not yet folded
-        self._parsed: dict[int, Mapping[str, Any]] = {}
+        self.changed = asyncio.Event()
+        self.early: dict[int, journal.Batch] = {}  # committed, but an earlier batch is not folded yet
+        self.calls = Calls(self)
         self._partial: list[str] = []
         self._group: asyncio.TaskGroup | None = None
-        self._absorbing = False
+        self.absorbing = False
 
     # --- from outside -------------------------------------------------------------------------------------------
 
     def signal(self) -> None:
         """Somebody left a signal in the store: read it now, whatever else is going on."""
         self.signalled = True
-        if self._group is not None and not self._absorbing:
+        if self._group is not None and not self.absorbing:
             absorbing = self._absorb()
             try:
                 self._group.create_task(absorbing)
-                self._absorbing = True
+                self.absorbing = True
             except RuntimeError:  # the drive is breaking off: the signal is for the next holder
                 absorbing.close()
 
     def drain(self) -> None:
         """Give the run back at the next boundary."""
         self.draining = True
-        self._pause.set()
-        self._changed.set()
+        self.pause.set()
+        self.changed.set()
 
     # --- the loop -----------------------------------------------------------------------------------------------
 
@@ -150,17 +144,17 @@ class Drive:
 
     async def _loop(self, group: asyncio.TaskGroup) -> None:
         while True:
-            self._changed.clear()
-            if self.signalled or self._absorbing:
+            self.changed.clear()
+            if self.signalled or self.absorbing:
                 self.signal()
-                await self._changed.wait()
+                await self.changed.wait()
                 continue
             action = self._next_action()
             if self.draining and not isinstance(action, lifecycle.Settle | lifecycle.Commit | lifecycle.End):
                 if self.busy:  # nothing new begins
-                    await self._changed.wait()
+                    await self.changed.wait()
                     continue
-                await self._write(transactions.release, self.row.tenant, self.row.id, self.claim.fence, self._now())
+                await self.write(transactions.release, self.row.tenant, self.row.id, self.claim.fence, self.now())
                 return
             match action:
                 case lifecycle.BuildContext():
@@ -169,15 +163,15 @@ class Drive:
                     await self._ask_model(after)
                 case lifecycle.Settle(work=work):
                     for call, verdict in work:
-                        await self._advance(call, verdict)
+                        await self.calls.advance(call, verdict)
                 case lifecycle.Advance(work=((call, verdict),)) if len(self.state.open_effects) == 1:
-                    await self._advance(call, verdict)
+                    await self.calls.advance(call, verdict)
                 case lifecycle.Advance(work=work):
                     for call, verdict in work:
                         self.busy.add(call)
-                        group.create_task(self._advance(call, verdict))
+                        group.create_task(self.calls.advance(call, verdict))
                 case lifecycle.Wait():
-                    await self._changed.wait()
+                    await self.changed.wait()
                 case lifecycle.Suspend():
                     if await self._suspend():
                         return
@@ -191,10 +185,10 @@ class Drive:
                     assert_never(action)
 
     def _next_action(self) -> lifecycle.Action:
-        if self._early:  # committed but not folded yet: it would be taken for lost
+        if self.early:  # committed but not folded yet: it would be taken for lost
             return lifecycle.Wait()
         return lifecycle.next_action(
-            self._seen(self.state), self.served.rules, busy=self.busy, now=self._now(),
+            self._seen(self.state), self.served.rules, busy=self.busy, now=self.now(),
             max_steps=self.served.agent.limits.steps,
         )  # fmt: skip
 
@@ -204,7 +198,7 @@ class Drive:
             return journal.without_context(state)
         return state
 
-    async def _write(self, tx: Callable[P, Tx[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def write(self, tx: Callable[P, Tx[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Write until it is durable. A full disk is waited out: what is in hand is true, and is not thrown away."""
         first = True
         while True:
@@ -219,21 +213,21 @@ class Drive:
                     await clocks.sleep(self.clock, _STORE_RETRY)
                 first = False
 
-    def _record(self, batch: journal.Batch | None) -> None:
+    def record(self, batch: journal.Batch | None) -> None:
         """Fold what was committed. Two calls may hear of it in either order; the fold keeps the journal's."""
         if batch is None:
             return
-        self._early[batch.seq] = batch
-        while (following := self._early.pop(self.state.seq + 1, None)) is not None:
+        self.early[batch.seq] = batch
+        while (following := self.early.pop(self.state.seq + 1, None)) is not None:
             self.state = journal.fold([following], self.state)
         self.runner.streams.notify(self.row.id)
 
-    def _publish(self, kind: str, data: dict[str, Any]) -> None:
+    def publish(self, kind: str, data: dict[str, Any]) -> None:
         if self.runner.streams.is_watched(self.row.id):
             event = events.Event(type=kind, data=data, at=self.clock.now())
             self.runner.streams.publish(self.row.id, event, self.state.seq)
 
-    def _now(self) -> int:
+    def now(self) -> int:
         return to_micros(self.clock.now())
 
     # --- signals ------------------------------------------------------------------------------------------------
@@ -242,30 +236,30 @@ class Drive:
         try:
             while self.signalled:
                 self.signalled = False
-                batch, bodies = await self._write(transactions.absorb, self.claim, self._now())
+                batch, bodies = await self.write(transactions.absorb, self.claim, self.now())
                 for ordinal, body in bodies.items():
                     self.talk.keep(ordinal, body)
-                self._record(batch)
+                self.record(batch)
                 if batch is not None and any(isinstance(e, events.RunCancelling) for e in batch.entries):
                     self.token.set()  # the cancel is durable: it travels to whatever is in flight
-                    self._pause.set()
+                    self.pause.set()
         finally:
-            self._absorbing = False
-            self._changed.set()
+            self.absorbing = False
+            self.changed.set()
 
     # --- prepare: what the model will see -----------------------------------------------------------------------
 
     async def _build_context(self) -> None:
-        entries, note = self._next_context(self._seen(self.state), {}, with_note=True)
+        entries, note = self.next_context(self._seen(self.state), {}, with_note=True)
         definition = (self.served.digest, self.served.definition) if self.served.digest != self.row.definition else None
-        batch = await self._write(
-            transactions.note_down, self.claim, self._now(), entries, message=note, definition=definition
+        batch = await self.write(
+            transactions.note_down, self.claim, self.now(), entries, message=note, definition=definition
         )
         if note is not None:
             self.talk.keep(*note)
-        self._record(batch)
+        self.record(batch)
 
-    def _next_context(
+    def next_context(
         self, state: journal.State, extra: Mapping[int, str], *, with_note: bool
     ) -> tuple[list[events.Entry], tuple[int, str] | None]:
         """T2 for the state, where ``extra`` holds bodies that are about to be committed with it."""
@@ -284,6 +278,21 @@ class Drive:
         entries += [events.StepStarted(step=state.step + 1), built, events.ModelStarted(step=state.step + 1)]
         return entries, note[:2] if note else None
 
+    def context_if_last(self, call: int, entry: events.Entry, reply: int, body: str) -> Sequence[events.Entry]:
+        """The next T2, which rides on the outcome ``entry`` of this call if that is the last of its step."""
+        if self.early or self.signalled or self.absorbing or self.draining or self.busy - {call}:
+            return ()
+        if self.state.shown is None or self.state.shown.definition != self.served.digest:
+            return ()  # the new definition is written down with the context, in a commit of its own
+        after = journal.apply(self.state, entry)
+        action = lifecycle.next_action(
+            after, self.served.rules, busy=set(), now=self.now(), max_steps=self.served.agent.limits.steps
+        )
+        if not isinstance(action, lifecycle.BuildContext):
+            return ()
+        entries, _ = self.next_context(after, {reply: body}, with_note=False)
+        return entries
+
     def _note(self, state: journal.State) -> tuple[int, str, list[list[str]]] | None:
         """What other runs of the session left behind that no turn was told yet."""
         runs = [(r, body) for r, body in self.claimed.untold_runs if ("run", r.id) not in state.told]
@@ -301,7 +310,7 @@ class Drive:
         began, zone = self.row.accepted_at, self.row.zone
         show = functools.partial(journal.Shown, history=self.talk.history.until, definition=self.served.digest)
         if state.waited:
-            return show(self._now(), began, zone)
+            return show(self.now(), began, zone)
         if state.shown is not None:
             return show(state.shown.clock, state.shown.since, state.shown.zone)
         return show(began, None, zone)
@@ -309,7 +318,7 @@ class Drive:
     # --- execute: the model -------------------------------------------------------------------------------------
 
     async def _ask_model(self, after: int) -> None:
-        if after and not await sleep_or_cancel(self.clock, (after - self._now()) / 1e6, self._pause):
+        if after and not await sleep_or_cancel(self.clock, (after - self.now()) / 1e6, self.pause):
             return
         upto, shown = self.state.next_message, self.state.shown
         assert shown is not None
@@ -346,7 +355,7 @@ class Drive:
             async for output in stream:
                 if isinstance(output, Delta):
                     self._partial.append(output.text)
-                    self._publish(events.DELTA, {"step": request.step + 1, "kind": output.kind, "text": output.text})
+                    self.publish(events.DELTA, {"step": request.step + 1, "kind": output.kind, "text": output.text})
                 else:
                     answer = output
         except (ModelError, asyncio.CancelledError, GeneratorExit):
@@ -371,18 +380,18 @@ class Drive:
             partial = "".join(self._partial)[:_PARTIAL_KEPT]
             step, attempt = request.step + 1, request.attempt
             failed = events.StepFailed(step=step, attempt=attempt, error="cancelled", message=partial)
-            self._record(await self._write(transactions.note_down, self.claim, self._now(), [failed]))
+            self.record(await self.write(transactions.note_down, self.claim, self.now(), [failed]))
 
     async def _model_failed(self, error: ModelError) -> None:
         log.info("run %s: model call failed (%s): %s", self.row.id, error.kind, error)
         attempt = self.state.attempt
         delay = lifecycle.retry_delay(error.kind, attempt, error.retry_after, self.row.id)
-        now = self._now()
+        now = self.now()
         failed = events.StepFailed(
             step=self.state.step + 1, attempt=attempt, error=error.kind, message=str(error),
             retry_at=None if delay is None else now + int(delay * 1e6),
         )  # fmt: skip
-        self._record(await self._write(transactions.note_down, self.claim, now, [failed]))
+        self.record(await self.write(transactions.note_down, self.claim, now, [failed]))
 
     async def _write_answer(self, answer: Answer) -> None:
         """T3. An answer that was cut off makes none of its calls."""
@@ -393,283 +402,29 @@ class Drive:
         for i, call in enumerate(message.calls):
             planned, parsed = plans.plan(
                 call, number + i, ordinal + 1 + i, stop=answer.stop, run=self.row.id, tools=self.served.tools,
-                context=self._context, now=self.clock.now(),
+                context=self.calls.context, now=self.clock.now(),
             )  # fmt: skip
             calls.append(planned)
             if parsed is not None:
-                self._parsed[number + i] = parsed
+                self.calls.parsed[number + i] = parsed
         completed = events.ModelCompleted(
             step=self.state.step + 1, message=ordinal, stop=_unusual(answer.stop), input=answer.input_tokens,
             output=answer.output_tokens, model=answer.model,
         )  # fmt: skip
-        batch = await self._write(
-            transactions.answer, self.claim, self.row.user_id, self._now(), completed, body, calls
-        )
+        batch = await self.write(transactions.answer, self.claim, self.row.user_id, self.now(), completed, body, calls)
         self.talk.keep(ordinal, body, message)
         for planned in calls:
             if planned.refusal is not None:
                 self.talk.keep(planned.reply, planned.refusal)
-        self._record(batch)
+        self.record(batch)
         self.progressed()
-
-    # --- execute: one call --------------------------------------------------------------------------------------
-
-    async def _advance(self, call: int, verdict: effects.Verdict) -> None:
-        """Work on one call until it has an outcome, an ask, or something else comes first."""
-        todo: effects.Verdict | None = verdict
-        try:
-            while todo is not None:
-                if self.token.is_set and isinstance(todo, effects.Run | effects.Check):
-                    return  # nothing new begins; what is known is written down all the same
-                match todo:
-                    case effects.Run(after=after):
-                        todo = await self._attempt(call, after)
-                    case effects.Check(after=after):
-                        todo = await self._check(call, after)
-                    case effects.OutcomeUnknown(reason=reason):
-                        await self._unknown(call, reason)
-                        todo = None
-                    case effects.Failed(reason=reason):
-                        await self._failed(call, reason)
-                        todo = None
-                    case effects.Hold():
-                        todo = None
-                    case _:
-                        assert_never(todo)
-        except (CancelRequested, SignalsUnread):
-            self.signal()  # nothing was started: the loop reads the signals and asks again
-        finally:
-            self._begun.pop(call, None)
-            self.busy.discard(call)
-            self._changed.set()
-
-    async def _attempt(self, call: int, after: int) -> effects.Verdict | None:
-        """Write down, act, write down the outcome."""
-        if after and not await sleep_or_cancel(self.clock, (after - self._now()) / 1e6, self._pause):
-            return None
-        effect = self._effect(call)
-        tool = self.served.tools[effect.tool]
-        try:
-            parsed = self._parse(effect, tool)
-        except InvalidInput as error:  # the tool's schema changed, or a person's replacement does not fit
-            if effect.state == "started":
-                return effects.OutcomeUnknown(f"the process stopped while it ran, and now {error}")
-            await self._failed(call, str(error))
-            return None
-        now = self.clock.now()
-        deadline = now + tool.timeout
-        if effect.is_write:
-            # Record before calling: after a crash we must know that it may have run.
-            effect = await self._write_started(effect, deadline)
-        ctx = self._context(tool, effect.ordinal, effect.attempt)
-        # A crash from here on leaves it started without an outcome: see effects.verdict.
-        ending = await dispatch(
-            tool, ctx, parsed, seconds=(deadline - self.clock.now()).total_seconds(), clock=self.clock,
-            token=self.token, late=functools.partial(self._late, call),
-        )  # fmt: skip
-        return await self._write_outcome(effect, tool, ctx, ending)
-
-    async def _write_started(self, effect: effects.Effect, deadline: datetime) -> effects.Effect:
-        """T4. The effect as it is now is kept at hand: the fold may still wait for the batch of a sibling."""
-        now, attempt = self._now(), effect.attempt + 1
-        batch = await self._write(transactions.started, self.claim, now, effect.ordinal, attempt, to_micros(deadline))
-        first = effect.first_started or now
-        begun = effect._replace(state="started", attempt=attempt, deadline=to_micros(deadline), first_started=first)
-        self._begun[effect.ordinal] = begun
-        self._record(batch)
-        return begun
-
-    def _effect(self, call: int) -> effects.Effect:
-        return self._begun.get(call) or self.state.effects[call]
-
-    def _late(self, call: int, ended: AttemptEnd) -> None:
-        said = values.plain_text(values.encode(ended.result)) if isinstance(ended, Returned) else repr(ended)
-        evidence = values.valid(f"{self.clock.now().isoformat()}: {said}"[:_PARTIAL_KEPT])
-        task = asyncio.get_running_loop().create_task(self._write_late(call, evidence))
-        _EVIDENCE.add(task)
-        task.add_done_callback(_EVIDENCE.discard)
-
-    async def _write_late(self, call: int, evidence: str) -> None:
-        try:
-            await self.store.write(transactions.late_outcome, self.row.tenant, self.row.id, call, evidence)
-        except StoreError as error:
-            log.warning("run %s: the late outcome of call %s is lost (%s): %s", self.row.id, call, error, evidence)
-
-    async def _write_outcome(
-        self, effect: effects.Effect, tool: Tool[..., Any], ctx: Context[Any], ending: AttemptEnd
-    ) -> effects.Verdict | None:
-        call = effect.ordinal
-        match ending:
-            case Returned(result=result):
-                await self._succeeded(effect, ctx, result, "tool")
-                return None
-            case Raised(reason=reason, not_done=not_done):
-                return effects.after_exception(effect, tool.rules, not_done=not_done, reason=reason, now=self._now())
-            case Unwound():
-                return effects.after_exception(
-                    effect, tool.rules, not_done=False, reason="it was cancelled", now=self._now()
-                )
-            case TimedOut():
-                reason = f"it did not end within {tool.timeout.total_seconds():g} s"
-                return effects.after_exception(effect, tool.rules, not_done=False, reason=reason, now=self._now())
-            case Dropped():
-                return effects.after_check(
-                    effect, tool.rules, happened=False, reason="it was not sent in time", now=self._now()
-                )
-            case Stopped():
-                if not effect.is_write:
-                    await self._failed(call, "cancelled")
-                return None  # T9 makes it unknown, unless it said in time how it ended
-            case _:
-                assert_never(ending)
-
-    async def _check(self, call: int, after: int) -> effects.Verdict | None:
-        """The operator's hook looks at what really happened; until the deadline a lost attempt may still act."""
-        if after and not await sleep_or_cancel(self.clock, (after - self._now()) / 1e6, self._pause):
-            return None
-        effect = self._effect(call)
-        tool = self.served.tools[effect.tool]
-        ctx = self._context(tool, effect.ordinal, effect.attempt)
-        try:
-            parsed = self._parse(effect, tool)
-        except InvalidInput as error:
-            return effects.OutcomeUnknown(str(error))
-        if tool.check_is_async:
-            looking = InFlight.of_coroutine(tool.check_awaited(ctx, parsed))
-        else:
-            looking = InFlight.of_function(lambda: tool.check_called(ctx, parsed), f"ondol-check-{tool.name}")
-        try:
-            ending = await looking.wait(self.clock, tool.timeout.total_seconds(), self.token)
-        finally:
-            looking.future.cancel()  # nothing, if it is done
-        if ending != "done":
-            return None if ending == "cancelled" else effects.OutcomeUnknown("check did not answer in time")
-        match looking.future.result():
-            case Happened(result=result):
-                await self._succeeded(effect, ctx, result, "check")
-                return None
-            case NotHappened():
-                return effects.after_check(effect, tool.rules, happened=False, reason="", now=self._now())
-            case CannotTell(reason=why):
-                reason = why or "check cannot tell"
-                return effects.after_check(effect, tool.rules, happened=None, reason=reason, now=self._now())
-
-    async def _succeeded(self, effect: effects.Effect, ctx: Context[Any], result: Any, by: str) -> None:
-        encoded = values.encode(result)
-        patch, clash = self._patch(effect, ctx)
-        error = clash is not None
-        if clash is not None:
-            encoded = f"done, but the session state was not changed: {clash}. Result: {values.plain_text(encoded)}"
-        entry = events.EffectSucceeded(call=effect.ordinal, by=by, patch=patch)
-        await self._finish(effect.ordinal, entry, encoded, error)
-
-    def _patch(self, effect: effects.Effect, ctx: Context[Any]) -> tuple[dict[str, Any], str | None]:
-        """The call's change of the session state. Siblings do not see each other, so they may not overwrite."""
-        patch = {k: values.encode(v) for k, v in ctx.state.patch.items()}
-        for sibling in self.state.effects:
-            if sibling.step == effect.step and sibling.ordinal != effect.ordinal:
-                theirs = self._patches.get(sibling.ordinal) or self.state.patches.get(sibling.ordinal, {})
-                if clash := sorted(k for k in patch if k in theirs and theirs[k] != patch[k]):
-                    return {}, f"another call of the same step set {', '.join(clash)} differently"
-        self._patches[effect.ordinal] = patch
-        return patch, None
-
-    async def _failed(self, call: int, reason: str) -> None:
-        await self._finish(call, events.EffectFailed(call=call, reason=reason), reason, error=True)
-
-    async def _finish(
-        self, call: int, entry: events.EffectSucceeded | events.EffectFailed, response: Any, error: bool
-    ) -> None:
-        """T5. When it was the last outcome of the step, what the model sees next rides on the same commit."""
-        effect = self._effect(call)
-        the_call = self.talk.messages[effect.message].calls[effect.part]
-        message = messages.tool_result(the_call.id, effect.tool, response, error)
-        body = messages.dumps(message)
-        done = Outcome(
-            entry=entry, attempt=effect.attempt, reply=effect.reply, body=body,
-            reason=entry.reason if isinstance(entry, events.EffectFailed) else "",
-            unstarted=isinstance(entry, events.EffectFailed),
-        )  # fmt: skip
-        also = self._context_if_last(call, entry, effect.reply, body)
-        try:
-            batch = await self._write(transactions.outcome, self.claim, self.row.user_id, self._now(), done, also)
-        except ClaimLost:
-            said = isinstance(entry, events.EffectSucceeded)
-            self._late(call, Returned(response) if said else Raised(done.reason, not_done=True))
-            raise
-        self.talk.keep(effect.reply, body, message)
-        self._record(batch)
-        self.progressed()
-        if also:
-            assert self.state.shown is not None
-            self.talk.hash(self.state.shown, self.state.next_message, {})
-
-    def _context_if_last(self, call: int, entry: events.Entry, reply: int, body: str) -> Sequence[events.Entry]:
-        if self._early or self.signalled or self._absorbing or self.draining or self.busy - {call}:
-            return ()
-        if self.state.shown is None or self.state.shown.definition != self.served.digest:
-            return ()  # the new definition is written down with the context, in a commit of its own
-        after = journal.apply(self.state, entry)
-        action = lifecycle.next_action(
-            after, self.served.rules, busy=set(), now=self._now(), max_steps=self.served.agent.limits.steps
-        )
-        if not isinstance(action, lifecycle.BuildContext):
-            return ()
-        entries, _ = self._next_context(after, {reply: body}, with_note=False)
-        return entries
-
-    async def _unknown(self, call: int, reason: str) -> None:
-        """Nobody can tell: a person's word is needed. It is neither success nor failure."""
-        effect = self._effect(call)
-        ask = ids.ask_id(self.row.id, f"{call}u{effect.attempt}")
-        encoded = values.encode(self._arguments(effect))
-        done = Outcome(
-            entry=events.EffectUnknown(call=call, ask=ask, reason=reason, seen=call in self._begun),
-            attempt=effect.attempt,
-            reply=effect.reply,
-            reason=reason,
-            tool=effect.tool,
-            arguments=values.dumps(encoded),
-            hash=values.digest(encoded),
-            question=transactions.unknown_question(effect.tool),
-        )
-        self._record(await self._write(transactions.outcome, self.claim, self.row.user_id, self._now(), done))
-
-    def _parse(self, effect: effects.Effect, tool: Tool[..., Any]) -> Mapping[str, Any]:
-        if effect.arguments is None and effect.ordinal in self._parsed:
-            return self._parsed[effect.ordinal]  # this process parsed them when it planned the call
-        return tool.parse(self._arguments(effect))
-
-    def _arguments(self, effect: effects.Effect) -> dict[str, Any]:
-        if effect.arguments is not None:
-            return dict(values.decode(effect.arguments))
-        arguments = self.talk.messages[effect.message].calls[effect.part].arguments
-        assert isinstance(arguments, dict)
-        return arguments
-
-    def _context(self, tool: Tool[..., Any], call: int, attempt: int = 0) -> Context[Any]:
-        loop = asyncio.get_running_loop()
-
-        def progress(fraction: float | None, note: str) -> None:  # a tool in a thread may call it too
-            said = {"tool": tool.name, "fraction": fraction, "note": note}
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody watches any more
-                loop.call_soon_threadsafe(self._publish, events.PROGRESS, said)
-
-        key = ids.idempotency_key(self.row.tenant, self.row.id, call, tool.name)
-        state = SessionState({**self.session_state, **values.decode(self.state.patch())})
-        return Context(
-            deps=self.runner.deps, idempotency_key=key, operation_id=self.row.operation_id, run_id=self.row.id,
-            session=self.row.session, user=self.row.user_id or None, tenant=self.row.tenant, attempt=attempt,
-            time_zone=self.row.zone, state=state,
-            cancelled=Cancelled(), _now=self.clock.now, _progress=progress,
-        )  # fmt: skip
 
     # --- execute: suspend; commit; end --------------------------------------------------------------------------
 
     async def _suspend(self) -> bool:
         try:
-            self.suspended, batch = await self._write(
-                transactions.suspend, self.claim, self._now(), list(self.state.asks), self.state.seq
+            self.suspended, batch = await self.write(
+                transactions.suspend, self.claim, self.now(), list(self.state.asks), self.state.seq
             )
         except (CancelRequested, SignalsUnread):
             self.signal()
@@ -677,7 +432,7 @@ class Drive:
         except RevisionConflict as error:
             await self._end(lifecycle.End("failed", "conflict", str(error)))
             return True
-        self._record(batch)
+        self.record(batch)
         return True
 
     async def _commit(self) -> bool:
@@ -692,8 +447,8 @@ class Drive:
         state = values.dumps({**values.loads(self.claimed.session.state), **patch}) if patch else None
         n_messages = self.state.next_message
         try:
-            self.ended = await self._write(
-                transactions.commit, self.claim, self._now(), reply, n_messages, state, self.state.told,
+            self.ended = await self.write(
+                transactions.commit, self.claim, self.now(), reply, n_messages, state, self.state.told,
                 self.state.step,
             )  # fmt: skip
         except CancelRequested:
@@ -702,7 +457,7 @@ class Drive:
         except RevisionConflict as error:
             await self._end(lifecycle.End("failed", "conflict", str(error)))
             return True
-        self._record(self.ended.batch)
+        self.record(self.ended.batch)
         assert self.ended.run.base is not None
         self.runner.histories.extend(
             self.claimed.session, self.served.provider, self.talk.history, *self.talk.in_order(),
@@ -718,11 +473,8 @@ class Drive:
             last = events.RunCancelled(by=cancel.by, door=cancel.door, reason=cancel.reason)
         else:
             last = events.RunFailed(code=action.code, message=action.message, retryable=action.retryable)
-        self.ended = await self._write(transactions.end, self.claim, self._now(), last)
-        self._record(self.ended.batch)
-
-
-_EVIDENCE: set[asyncio.Task[None]] = set()  # the loop keeps only weak references to tasks
+        self.ended = await self.write(transactions.end, self.claim, self.now(), last)
+        self.record(self.ended.batch)
 
 
 def _unusual(stop: str) -> str:

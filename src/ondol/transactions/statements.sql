@@ -1,4 +1,4 @@
--- Every statement that is the same for all databases, by name. `transactions.py` reads this file; a store runs them.
+-- Every statement that is the same for all databases, by name. `transactions/statements.py` reads this file; a store runs them.
 -- {run}, {session}, {effect}, {ask} stand for the columns of the row of that name, {e.effect} for those of the table e. Parameters are :named.
 
 -- name: run.by_operation

@@ -1,0 +1,285 @@
+"""How is one tool call worked on, until it has an outcome?
+
+Write down, act, write down the outcome. A crash between two of these lines leaves what ``effects.verdict`` looks at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, assert_never
+
+from ondol import effects, events, ids, journal, messages, transactions, values
+from ondol.attempts import AttemptEnd, Dropped, Raised, Returned, Stopped, TimedOut, Unwound, dispatch
+from ondol.cancellation import InFlight, sleep_or_cancel
+from ondol.clock import to_micros
+from ondol.errors import CancelRequested, ClaimLost, InvalidInput, SignalsUnread, StoreError
+from ondol.tools import Cancelled, CannotTell, Context, Happened, NotHappened, SessionState, Tool
+from ondol.transactions import Outcome
+
+if TYPE_CHECKING:
+    from ondol.runner import Drive
+
+log = logging.getLogger("ondol.runner")
+
+_EVIDENCE_KEPT = 2000  # characters of an outcome that came too late
+
+
+class Calls:
+    """The calls of one claimed run in this process."""
+
+    def __init__(self, drive: Drive) -> None:
+        self.drive, self.row, self.served = drive, drive.row, drive.served
+        self.parsed: dict[int, Mapping[str, Any]] = {}  # arguments of calls that this process planned
+        self._begun: dict[int, effects.Effect] = {}  # started by this process and not yet at an outcome
+        self._patches: dict[int, Mapping[str, Any]] = {}  # decided here; maybe not yet folded
+
+    async def advance(self, call: int, verdict: effects.Verdict) -> None:
+        """Work on one call until it has an outcome, an ask, or something else comes first."""
+        todo: effects.Verdict | None = verdict
+        try:
+            while todo is not None:
+                if self.drive.token.is_set and isinstance(todo, effects.Run | effects.Check):
+                    return  # nothing new begins; what is known is written down all the same
+                match todo:
+                    case effects.Run(after=after):
+                        todo = await self._attempt(call, after)
+                    case effects.Check(after=after):
+                        todo = await self._check(call, after)
+                    case effects.OutcomeUnknown(reason=reason):
+                        await self._unknown(call, reason)
+                        todo = None
+                    case effects.Failed(reason=reason):
+                        await self._failed(call, reason)
+                        todo = None
+                    case effects.Hold():
+                        todo = None
+                    case _:
+                        assert_never(todo)
+        except (CancelRequested, SignalsUnread):
+            self.drive.signal()  # nothing was started: the loop reads the signals and asks again
+        finally:
+            self._begun.pop(call, None)
+            self.drive.busy.discard(call)
+            self.drive.changed.set()
+
+    async def _attempt(self, call: int, after: int) -> effects.Verdict | None:
+        """Write down, act, write down the outcome."""
+        if after and not await sleep_or_cancel(self.drive.clock, (after - self.drive.now()) / 1e6, self.drive.pause):
+            return None
+        effect = self._effect(call)
+        tool = self.served.tools[effect.tool]
+        try:
+            parsed = self._parse(effect, tool)
+        except InvalidInput as error:  # the tool's schema changed, or a person's replacement does not fit
+            if effect.state == "started":
+                return effects.OutcomeUnknown(f"the process stopped while it ran, and now {error}")
+            await self._failed(call, str(error))
+            return None
+        now = self.drive.clock.now()
+        deadline = now + tool.timeout
+        if effect.is_write:
+            # Record before calling: after a crash we must know that it may have run.
+            effect = await self._write_started(effect, deadline)
+        ctx = self.context(tool, effect.ordinal, effect.attempt)
+        # A crash from here on leaves it started without an outcome: see effects.verdict.
+        ending = await dispatch(
+            tool, ctx, parsed, seconds=(deadline - self.drive.clock.now()).total_seconds(), clock=self.drive.clock,
+            token=self.drive.token, late=functools.partial(self._late, call),
+        )  # fmt: skip
+        return await self._write_outcome(effect, tool, ctx, ending)
+
+    async def _write_started(self, effect: effects.Effect, deadline: datetime) -> effects.Effect:
+        """T4. The effect as it is now is kept at hand: the fold may still wait for the batch of a sibling."""
+        drive, attempt, until = self.drive, effect.attempt + 1, to_micros(deadline)
+        now = drive.now()
+        batch = await drive.write(transactions.started, drive.claim, now, effect.ordinal, attempt, until)
+        first = effect.first_started or now
+        begun = effect._replace(state="started", attempt=attempt, deadline=until, first_started=first)
+        self._begun[effect.ordinal] = begun
+        self.drive.record(batch)
+        return begun
+
+    def _effect(self, call: int) -> effects.Effect:
+        return self._begun.get(call) or self.drive.state.effects[call]
+
+    def _late(self, call: int, ended: AttemptEnd) -> None:
+        said = values.plain_text(values.encode(ended.result)) if isinstance(ended, Returned) else repr(ended)
+        evidence = values.valid(f"{self.drive.clock.now().isoformat()}: {said}"[:_EVIDENCE_KEPT])
+        task = asyncio.get_running_loop().create_task(self._write_late(call, evidence))
+        _EVIDENCE.add(task)
+        task.add_done_callback(_EVIDENCE.discard)
+
+    async def _write_late(self, call: int, evidence: str) -> None:
+        try:
+            await self.drive.store.write(transactions.late_outcome, self.row.tenant, self.row.id, call, evidence)
+        except StoreError as error:
+            log.warning("run %s: the late outcome of call %s is lost (%s): %s", self.row.id, call, error, evidence)
+
+    async def _write_outcome(
+        self, effect: effects.Effect, tool: Tool[..., Any], ctx: Context[Any], ending: AttemptEnd
+    ) -> effects.Verdict | None:
+        call, now = effect.ordinal, self.drive.now()
+        match ending:
+            case Returned(result=result):
+                await self._succeeded(effect, ctx, result, "tool")
+                return None
+            case Raised(reason=reason, not_done=not_done):
+                return effects.after_exception(effect, tool.rules, not_done=not_done, reason=reason, now=now)
+            case Unwound():
+                return effects.after_exception(effect, tool.rules, not_done=False, reason="it was cancelled", now=now)
+            case TimedOut():
+                reason = f"it did not end within {tool.timeout.total_seconds():g} s"
+                return effects.after_exception(effect, tool.rules, not_done=False, reason=reason, now=now)
+            case Dropped():
+                return effects.after_check(
+                    effect, tool.rules, happened=False, reason="it was not sent in time", now=now
+                )
+            case Stopped():
+                if not effect.is_write:
+                    await self._failed(call, "cancelled")
+                return None  # T9 makes it unknown, unless it said in time how it ended
+            case _:
+                assert_never(ending)
+
+    async def _check(self, call: int, after: int) -> effects.Verdict | None:
+        """The operator's hook looks at what really happened; until the deadline a lost attempt may still act."""
+        if after and not await sleep_or_cancel(self.drive.clock, (after - self.drive.now()) / 1e6, self.drive.pause):
+            return None
+        effect = self._effect(call)
+        tool = self.served.tools[effect.tool]
+        ctx = self.context(tool, effect.ordinal, effect.attempt)
+        try:
+            parsed = self._parse(effect, tool)
+        except InvalidInput as error:
+            return effects.OutcomeUnknown(str(error))
+        if tool.check_is_async:
+            looking = InFlight.of_coroutine(tool.check_awaited(ctx, parsed))
+        else:
+            looking = InFlight.of_function(lambda: tool.check_called(ctx, parsed), f"ondol-check-{tool.name}")
+        try:
+            ending = await looking.wait(self.drive.clock, tool.timeout.total_seconds(), self.drive.token)
+        finally:
+            looking.future.cancel()  # nothing, if it is done
+        if ending != "done":
+            return None if ending == "cancelled" else effects.OutcomeUnknown("check did not answer in time")
+        match looking.future.result():
+            case Happened(result=result):
+                await self._succeeded(effect, ctx, result, "check")
+                return None
+            case NotHappened():
+                return effects.after_check(effect, tool.rules, happened=False, reason="", now=self.drive.now())
+            case CannotTell(reason=why):
+                reason = why or "check cannot tell"
+                return effects.after_check(effect, tool.rules, happened=None, reason=reason, now=self.drive.now())
+
+    async def _succeeded(self, effect: effects.Effect, ctx: Context[Any], result: Any, by: str) -> None:
+        encoded = values.encode(result)
+        patch, clash = self._patch(effect, ctx)
+        error = clash is not None
+        if clash is not None:
+            encoded = f"done, but the session state was not changed: {clash}. Result: {values.plain_text(encoded)}"
+        entry = events.EffectSucceeded(call=effect.ordinal, by=by, patch=patch)
+        await self._finish(effect.ordinal, entry, encoded, error)
+
+    def _patch(self, effect: effects.Effect, ctx: Context[Any]) -> tuple[dict[str, Any], str | None]:
+        """The call's change of the session state. Siblings do not see each other, so they may not overwrite."""
+        patch = {k: values.encode(v) for k, v in ctx.state.patch.items()}
+        for sibling in self.drive.state.effects:
+            if sibling.step == effect.step and sibling.ordinal != effect.ordinal:
+                theirs = self._patches.get(sibling.ordinal) or self.drive.state.patches.get(sibling.ordinal, {})
+                if clash := sorted(k for k in patch if k in theirs and theirs[k] != patch[k]):
+                    return {}, f"another call of the same step set {', '.join(clash)} differently"
+        self._patches[effect.ordinal] = patch
+        return patch, None
+
+    async def _failed(self, call: int, reason: str) -> None:
+        await self._finish(call, events.EffectFailed(call=call, reason=reason), reason, error=True)
+
+    async def _finish(
+        self, call: int, entry: events.EffectSucceeded | events.EffectFailed, response: Any, error: bool
+    ) -> None:
+        """T5. When it was the last outcome of the step, what the model sees next rides on the same commit."""
+        effect = self._effect(call)
+        the_call = self.drive.talk.messages[effect.message].calls[effect.part]
+        message = messages.tool_result(the_call.id, effect.tool, response, error)
+        body = messages.dumps(message)
+        done = Outcome(
+            entry=entry, attempt=effect.attempt, reply=effect.reply, body=body,
+            reason=entry.reason if isinstance(entry, events.EffectFailed) else "",
+            unstarted=isinstance(entry, events.EffectFailed),
+        )  # fmt: skip
+        also = self.drive.context_if_last(call, entry, effect.reply, body)
+        try:
+            batch = await self.drive.write(
+                transactions.outcome, self.drive.claim, self.row.user_id, self.drive.now(), done, also
+            )
+        except ClaimLost:
+            said = isinstance(entry, events.EffectSucceeded)
+            self._late(call, Returned(response) if said else Raised(done.reason, not_done=True))
+            raise
+        self.drive.talk.keep(effect.reply, body, message)
+        self.drive.record(batch)
+        self.drive.progressed()
+        if also:
+            assert self.drive.state.shown is not None
+            self.drive.talk.hash(self.drive.state.shown, self.drive.state.next_message, {})
+
+    async def _write_end(self, done: Outcome, also: Sequence[events.Entry] = ()) -> journal.Batch:
+        drive = self.drive
+        return await drive.write(transactions.outcome, drive.claim, self.row.user_id, drive.now(), done, also)
+
+    async def _unknown(self, call: int, reason: str) -> None:
+        """Nobody can tell: a person's word is needed. It is neither success nor failure."""
+        effect = self._effect(call)
+        ask = ids.ask_id(self.row.id, f"{call}u{effect.attempt}")
+        encoded = values.encode(self._arguments(effect))
+        done = Outcome(
+            entry=events.EffectUnknown(call=call, ask=ask, reason=reason, seen=call in self._begun),
+            attempt=effect.attempt,
+            reply=effect.reply,
+            reason=reason,
+            tool=effect.tool,
+            arguments=values.dumps(encoded),
+            hash=values.digest(encoded),
+            question=transactions.unknown_question(effect.tool),
+        )
+        self.drive.record(
+            await self.drive.write(transactions.outcome, self.drive.claim, self.row.user_id, self.drive.now(), done)
+        )
+
+    def _parse(self, effect: effects.Effect, tool: Tool[..., Any]) -> Mapping[str, Any]:
+        if effect.arguments is None and effect.ordinal in self.parsed:
+            return self.parsed[effect.ordinal]  # this process parsed them when it planned the call
+        return tool.parse(self._arguments(effect))
+
+    def _arguments(self, effect: effects.Effect) -> dict[str, Any]:
+        if effect.arguments is not None:
+            return dict(values.decode(effect.arguments))
+        arguments = self.drive.talk.messages[effect.message].calls[effect.part].arguments
+        assert isinstance(arguments, dict)
+        return arguments
+
+    def context(self, tool: Tool[..., Any], call: int, attempt: int = 0) -> Context[Any]:
+        loop = asyncio.get_running_loop()
+
+        def progress(fraction: float | None, note: str) -> None:  # a tool in a thread may call it too
+            said = {"tool": tool.name, "fraction": fraction, "note": note}
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody watches any more
+                loop.call_soon_threadsafe(self.drive.publish, events.PROGRESS, said)
+
+        key = ids.idempotency_key(self.row.tenant, self.row.id, call, tool.name)
+        state = SessionState({**self.drive.session_state, **values.decode(self.drive.state.patch())})
+        return Context(
+            deps=self.drive.runner.deps, idempotency_key=key, operation_id=self.row.operation_id, run_id=self.row.id,
+            session=self.row.session, user=self.row.user_id or None, tenant=self.row.tenant, attempt=attempt,
+            time_zone=self.row.zone, state=state,
+            cancelled=Cancelled(), _now=self.drive.clock.now, _progress=progress,
+        )  # fmt: skip
+
+
+_EVIDENCE: set[asyncio.Task[None]] = set()  # the loop keeps only weak references to tasks

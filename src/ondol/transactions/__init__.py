@@ -1,0 +1,75 @@
+"""What is written together?
+
+T0 to T9 and the other changes, each one function. A function yields *batches* of statements that do not need each
+other's rows, receives their rows, checks them, and returns; a store runs it inside one transaction. A check that
+fails raises, and then nothing of it was written. A function may be run again from the start, so it keeps no state.
+
+Who may write: the holder of a run names its ``Claim`` and touches nothing unless ``run.hold`` finds exactly that
+claim. Everybody else inserts a signal while a run is held, and acts at once where nobody holds it, raising the fence.
+"""
+
+from ondol.transactions.accepting import REPLY_KEPT, Accepted, NewRun, accept
+from ondol.transactions.deciding import Decided, decide
+from ondol.transactions.driving import (
+    Claimed,
+    Outcome,
+    PlannedCall,
+    answer,
+    claim,
+    commit,
+    late_outcome,
+    note_down,
+    outcome,
+    started,
+    suspend,
+)
+from ondol.transactions.ending import Cancelled, Ended, cancel, end, park_restored, recover, release, unknown_question
+from ondol.transactions.housekeeping import drop_unused_blobs, keep_blob, set_meta
+from ondol.transactions.pieces import Claim, checked_body, run_row
+from ondol.transactions.sessions import delete_session, write_session
+from ondol.transactions.signals import CLOCK, DECISIONS, Decision, absorb
+from ondol.transactions.statements import STATEMENTS, Row, Statement, Tx
+
+__all__ = [
+    "CLOCK",
+    "DECISIONS",
+    "REPLY_KEPT",
+    "STATEMENTS",
+    "Accepted",
+    "Cancelled",
+    "Claim",
+    "Claimed",
+    "Decided",
+    "Decision",
+    "Ended",
+    "NewRun",
+    "Outcome",
+    "PlannedCall",
+    "Row",
+    "Statement",
+    "Tx",
+    "absorb",
+    "accept",
+    "answer",
+    "cancel",
+    "checked_body",
+    "claim",
+    "commit",
+    "decide",
+    "delete_session",
+    "drop_unused_blobs",
+    "end",
+    "keep_blob",
+    "late_outcome",
+    "note_down",
+    "outcome",
+    "park_restored",
+    "recover",
+    "release",
+    "run_row",
+    "set_meta",
+    "started",
+    "suspend",
+    "unknown_question",
+    "write_session",
+]  # fmt: skip

@@ -1,0 +1,125 @@
+"""What is written when an operation comes in (T0), or comes again?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ondol import events
+from ondol.errors import OperationExpired, OperationMismatch, RevisionConflict, SessionBusy
+from ondol.records import RunRow, SessionRow
+from ondol.transactions.pieces import append_entries, message_row, queue_again
+from ondol.transactions.statements import Statement, Tx
+
+REPLY_KEPT = 30 * 24 * 3600 * 1_000_000  # microseconds that the reply of a completed operation is kept
+
+
+class NewRun(NamedTuple):
+    """All that T0 writes. ``definition`` is the agent's description as JSON text, ``input`` a stored message."""
+
+    tenant: str
+    run: str
+    session: str
+    user_id: str
+    operation_id: str
+    fingerprint: str
+    agent: str
+    definition: str
+    definition_digest: str
+    trigger: str
+    door: str
+    zone: str | None  # named by the request
+    default_zone: str | None  # of the deployment, where neither the request nor the session names one
+    input: str
+    blobs: Sequence[tuple[str, int]] = ()  # digest, size in bytes
+    expected_revision: int | None = None
+    reject_if_busy: bool = False
+
+
+class Accepted(NamedTuple):
+    """``created`` is False when the operation was known; ``wake`` when a worker should look at the run."""
+
+    run: RunRow
+    created: bool
+    wake: bool
+
+
+def accept(new: NewRun, at: int) -> Tx[Accepted]:
+    """T0. A known operation is answered before revision and queue are looked at."""
+    key = {"tenant": new.tenant, "user_id": new.user_id, "operation_id": new.operation_id}
+    of_session = {"tenant": new.tenant, "session": new.session}
+    known, session_rows, unfinished = yield [
+        ("run.by_operation", key),
+        ("session.get", of_session),
+        ("run.unfinished_in_session", of_session),
+    ]
+    if known:
+        return (yield from _known(RunRow(*known[0]), new, at))
+    session = SessionRow(*session_rows[0]) if session_rows else None
+    if new.expected_revision is not None:
+        actual = session.revision if session else 0
+        if unfinished:
+            run, state = unfinished[0]
+            why = f"has the unfinished run {run} ({state}), so revision {new.expected_revision} will not last"
+            raise RevisionConflict(new.session, new.expected_revision, actual, why)
+        if actual != new.expected_revision:
+            raise RevisionConflict(new.session, new.expected_revision, actual)
+    if new.reject_if_busy and unfinished:
+        raise SessionBusy(new.session, *unfinished[0])
+
+    place = session.next_place if session else 0
+    if session is None:
+        yield [("tenant.insert", {"tenant": new.tenant})]
+        place_session: Statement = ("session.insert", of_session | {"next_place": 1, "zone": new.zone, "at": at})
+    elif session.deleted_at is not None:
+        place_session = ("session.again", of_session | {"next_place": place + 1, "zone": new.zone, "at": at})
+    else:
+        place_session = ("session.place", of_session | {"zone": new.zone})
+    known_zone = session.zone if session and session.deleted_at is None else None
+    accepted = events.RunAccepted(agent=new.agent, session=new.session, trigger=new.trigger)
+    append, _ = append_entries(new.tenant, new.run, 0, 1, at, [accepted])
+    row = {
+        "tenant": new.tenant, "run": new.run, "session": new.session, "user_id": new.user_id,
+        "operation_id": new.operation_id, "fingerprint": new.fingerprint, "agent": new.agent,
+        "definition": new.definition_digest, "trigger": new.trigger, "door": new.door,
+        "zone": new.zone or known_zone or new.default_zone,
+        "place": place, "at": at,
+    }  # fmt: skip
+    definition = {"tenant": new.tenant, "digest": new.definition_digest, "body": new.definition}
+    *_, inserted = yield [
+        place_session,
+        ("run.insert", row),
+        ("definition.insert", definition),
+        append,
+        message_row(new.tenant, new.run, 1, new.input),
+        *(("blob.insert", {"tenant": new.tenant, "digest": d, "size": size, "at": at}) for d, size in new.blobs),
+        *(("blob.use", {"tenant": new.tenant, "digest": d, "run": new.run}) for d, _ in new.blobs),
+        ("run.get", {"tenant": new.tenant, "run": new.run}),
+    ]
+    return Accepted(RunRow(*inserted[0]), created=True, wake=not unfinished)
+
+
+def _known(run: RunRow, new: NewRun, at: int) -> Tx[Accepted]:
+    """The same operation id again: the table of the contract, row by row."""
+    if run.fingerprint != new.fingerprint:
+        raise OperationMismatch(
+            f"operation {new.operation_id!r} was used before with another agent, session, input or attachment: "
+            "choose a new operation id"
+        )
+    if run.state == "completed":
+        if run.reply is None or (run.ended_at or 0) + REPLY_KEPT <= at:
+            raise OperationExpired(
+                f"operation {new.operation_id!r} was completed by run {run.id}, its reply is no longer kept: "
+                "read the session, or choose a new operation id"
+            )
+        return Accepted(run, created=False, wake=False)
+    if run.state == "failed" and run.retryable:
+        return (yield from _retry(run, at))
+    return Accepted(run, created=False, wake=run.state == "queued")
+
+
+def _retry(run: RunRow, at: int) -> Tx[Accepted]:
+    """A retryable run goes on from its journal, at the tail of its session's queue."""
+    ((place,),) = yield [("session.place", {"tenant": run.tenant, "session": run.session, "zone": None})]
+    again = yield from queue_again(run, "retried", at, place=place[0], deaths=0)
+    return Accepted(again, created=False, wake=True)

@@ -1,0 +1,84 @@
+"""How is an ask decided (T7)?"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ondol import events, lifecycle
+from ondol.errors import AlreadyDecided, AskClosed, InvalidInput, NotFound
+from ondol.records import AskRow, EffectRow, RunRow
+from ondol.transactions.ending import finish
+from ondol.transactions.pieces import act_row, queue_again, run_row, signal_rows, touch
+from ondol.transactions.signals import CLOCK, DECISIONS, Decision, _settlement, asked, effect_key
+from ondol.transactions.statements import Statement, Tx
+
+
+class Decided(NamedTuple):
+    """The ask as it is stored now. ``wake`` says whether a worker should look at its run."""
+
+    ask: AskRow
+    run: RunRow
+    wake: bool
+    first: bool
+
+
+def decide(tenant: str, ask_id: str, decision: Decision, by: str, door: str, at: int) -> Tx[Decided]:
+    """T7: decided once, by compare-and-swap. Wakes a waiting run; a parked one only by its own ask."""
+    (rows,) = yield [("ask.get", {"tenant": tenant, "id": ask_id})]
+    if not rows:
+        raise NotFound(f"there is no ask {ask_id!r}: 'ondol asks' lists the open ones")
+    ask = AskRow(*rows[0])
+    allowed = DECISIONS[ask.kind]
+    if decision.kind not in allowed:
+        said = ", ".join(a for a in allowed if a != "expire")
+        raise InvalidInput(f"ask {ask_id} ({ask.kind}) cannot be answered with {decision.kind!r}: say {said}")
+    if decision.kind == "expire" and door != CLOCK:
+        raise InvalidInput(f"ask {ask_id} expires by the clock only: say approve or deny")
+    (run_rows,) = yield [("run.get", {"tenant": tenant, "run": ask.run})]
+    run = run_row(run_rows, ask.run)
+    if ask.state == "closed":
+        raise AskClosed(f"ask {ask_id} was closed when run {ask.run} ended ({run.state}): there is nothing to decide")
+    if ask.state != "open" and ask.decision is None:
+        raise AskClosed(f"ask {ask_id} belongs to a session that was deleted: there is nothing to decide")
+    if ask.state != "open":
+        stored = Decision.loads(ask.decision or "")
+        if stored.same_as(decision):
+            return Decided(ask, run, wake=False, first=False)
+        raise AlreadyDecided(f"ask {ask_id} was decided before: {stored.kind!r} by {ask.decided_by}")
+    if decision.kind != "expire" and ask.expires_at is not None and at >= ask.expires_at:
+        raise AlreadyDecided(f"ask {ask_id} has expired: nobody decided it in time")
+    (marked,) = yield [("ask.decide", {
+        "tenant": tenant, "id": ask_id, "state": "expired" if decision.kind == "expire" else "decided",
+        "decision": decision.dumps(), "decided_by": by, "door": door, "at": at,
+    })]  # fmt: skip
+    if not marked:
+        raise AlreadyDecided(f"ask {ask_id} was decided at this moment by somebody else: look at it again")
+    if decision.kind != "expire":
+        yield [act_row(tenant, at, by, door, f"ask.{decision.kind}", ask_id, decision.reason or decision.evidence)]
+    (rows,) = yield [("ask.get", {"tenant": tenant, "id": ask_id})]
+    ask = AskRow(*rows[0])
+
+    wake = False
+    if run.state == "running":
+        yield signal_rows(run, "ask", ask_id, at)
+    elif ask.kind == "parked":
+        if decision.kind == "fail":
+            failed = events.RunFailed(code="parked", message=decision.reason or "a person ended the parked run")
+            before = [asked(ask, decision)]
+            run = (yield from finish(run, at, failed, before=before)).run
+        else:
+            ((place,),) = yield [("session.place", {"tenant": tenant, "session": run.session, "zone": None})]
+            before = [asked(ask, decision)]
+            run = yield from queue_again(run, "decided", at, place=place[0], deaths=0, before=before)
+            wake = True
+    else:
+        (effect_rows,) = yield [("effect.get", effect_key(ask))]
+        entries, writes = _settlement(ask, EffectRow(*effect_rows[0]), decision, run.state in lifecycle.ENDED, at)
+        if run.state == "waiting":
+            raised: Statement = ("session.raise", {"tenant": tenant, "session": run.session, "head": None, "at": at})
+            run = yield from queue_again(run, "decided", at, before=entries, also=[*writes, raised])
+        else:
+            news: Statement = ("run.news", {"tenant": tenant, "run": run.id})
+            run = yield from touch(run, at, entries, [*writes, news])
+        wake = run.state == "queued"
+    return Decided(ask, run, wake, first=True)

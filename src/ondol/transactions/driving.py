@@ -1,0 +1,283 @@
+"""What does the holder of a run write: T1 to T6, and the commit T8?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ondol import effects, events, ids, journal, lifecycle, messages, values
+from ondol.errors import ClaimLost, SignalsUnread
+from ondol.records import EffectRow, RunRow, SessionRow
+from ondol.transactions.ending import Ended
+from ondol.transactions.pieces import (
+    Claim,
+    append_entries,
+    ask_row,
+    checked_body,
+    held_seq,
+    hold,
+    message_row,
+    raised_revision,
+)
+from ondol.transactions.statements import Row, Statement, Tx
+
+
+class Claimed(NamedTuple):
+    """All that the holder needs to go on, read in the claim's own transaction."""
+
+    run: RunRow
+    claim: Claim
+    session: SessionRow
+    batches: tuple[journal.Batch, ...]
+    bodies: Mapping[int, str]
+    messages: Mapping[int, messages.Message]
+    untold_runs: tuple[tuple[RunRow, str], ...]  # with the input's stored body
+    untold_effects: tuple[EffectRow, ...]
+
+
+def claim(tenant: str, run: str, owner: str, at: int) -> Tx[Claimed | None]:
+    """T1: fence + 1, owner, head. None when it is not this run's turn."""
+    key = {"tenant": tenant, "run": run}
+    (rows,) = yield [("run.claim", key | {"owner": owner, "at": at, "max_deaths": lifecycle.MAX_DEATHS})]
+    if not rows:
+        return None
+    row = RunRow(*rows[0])
+    entry = events.RunStarted() if row.fence == 1 else events.RunResumed()
+    append, _ = append_entries(tenant, run, row.fence, row.next_seq - 1, at, [entry])
+    of_session = {"tenant": tenant, "session": row.session, "run": run}
+    _, stored, bodies, session, untold, untold_effects = yield [
+        append,
+        ("entry.list", key | {"after": 0}),
+        ("message.of_run", key),
+        ("session.get", of_session),
+        ("run.untold", of_session),
+        ("effect.untold", of_session),
+    ]
+    inputs: list[list[Row]] = []
+    untold_runs = [RunRow(*r) for r in untold]
+    if untold_runs:
+        inputs = yield [("message.one", {"tenant": tenant, "run": r.id, "ordinal": 1}) for r in untold_runs]
+    assert row.head is not None
+    own = {o: checked_body(run, o, body, total) for o, body, total in bodies}
+    return Claimed(
+        run=row,
+        claim=Claim(tenant, run, row.session, row.fence, row.head, row.deaths),
+        session=SessionRow(*session[0]),
+        batches=tuple(journal.loads(run, *stored_row) for stored_row in stored),
+        bodies=own,
+        messages={o: messages.loads(body) for o, body in own.items()},
+        untold_runs=tuple(
+            (r, checked_body(r.id, *i[0]) if i else "") for r, i in zip(untold_runs, inputs, strict=True)
+        ),
+        untold_effects=tuple(EffectRow(*r) for r in untold_effects),
+    )
+
+
+def note_down(
+    claim: Claim,
+    at: int,
+    entries: Sequence[events.Entry],
+    *,
+    message: tuple[int, str] | None = None,
+    definition: tuple[str, str] | None = None,
+) -> Tx[journal.Batch]:
+    """T2, and a failed model attempt: entries of the holder that change nothing else.
+
+    ``message`` is a note's ordinal and body, ``definition`` the digest and body of an agent that changed meanwhile.
+    """
+    (held,) = yield [hold(claim, len(entries), at)]
+    append, batch = append_entries(claim.tenant, claim.run, claim.fence, held_seq(held, claim), at, entries)
+    writes = [append]
+    if message is not None:
+        writes.append(message_row(claim.tenant, claim.run, *message))
+    if definition is not None:
+        digest, body = definition
+        writes.append(("definition.insert", {"tenant": claim.tenant, "digest": digest, "body": body}))
+    yield writes
+    return batch
+
+
+class PlannedCall(NamedTuple):
+    """One call of an answer. ``refusal`` is the stored result of a call that is refused at once."""
+
+    entry: events.EffectPlanned
+    reply: int
+    call_id: str
+    arguments: str
+    decision: str | None
+    hash: str = ""
+    question: str = ""
+    expires_at: int | None = None
+    refusal: str | None = None
+    refusal_reason: str = ""
+
+
+def answer(
+    claim: Claim,
+    user_id: str,
+    at: int,
+    completed: events.ModelCompleted,
+    body: str,
+    calls: Sequence[PlannedCall],
+    also: Sequence[events.Entry] = (),
+) -> Tx[journal.Batch]:
+    """T3: the answer, its usage, and every call as a planned effect with its decision and, where needed, its ask."""
+    entries: list[events.Entry] = [completed]
+    writes: list[Statement] = [message_row(claim.tenant, claim.run, completed.message, body)]
+    for call in calls:
+        planned = call.entry
+        state: effects.EffectState = "failed" if call.refusal is not None else "asked" if planned.ask else "planned"
+        entries.append(planned)
+        writes.append(("effect.insert", {
+            "tenant": claim.tenant, "run": claim.run, "session": claim.session, "ordinal": planned.call,
+            "tool": planned.tool, "effect": planned.effect, "call_id": call.call_id, "reply": call.reply,
+            "arguments": call.arguments, "state": state, "decision": call.decision,
+        }))  # fmt: skip
+        if call.refusal is not None:
+            entries.append(events.EffectFailed(call=planned.call, reason=call.refusal_reason))
+            writes.append(message_row(claim.tenant, claim.run, call.reply, call.refusal))
+        if planned.ask:
+            entries.append(events.AskOpened(ask=planned.ask, ask_kind="approval", call=planned.call))
+            writes.append(ask_row(
+                claim.tenant, planned.ask, claim.run, claim.session, user_id, "approval", at,
+                effect=ids.effect_id(claim.run, planned.call), tool=planned.tool, arguments=call.arguments,
+                hash=call.hash, question=call.question, expires_at=call.expires_at,
+            ))  # fmt: skip
+    entries.extend(also)
+    usage = {"tokens_in": completed.input, "tokens_out": completed.output}
+    (held,) = yield [hold(claim, len(entries), at, "run.hold_answered", **usage)]
+    seq = held_seq(held, claim, cancel=False)
+    append, batch = append_entries(claim.tenant, claim.run, claim.fence, seq, at, entries)
+    yield [append, *writes]
+    return batch
+
+
+def started(claim: Claim, at: int, call: int, attempt: int, deadline: int) -> Tx[journal.Batch]:
+    """T4: its own commit right before dispatch. Refused while a cancel or any signal is there."""
+    key = {"tenant": claim.tenant, "run": claim.run}
+    effect = key | {"ordinal": call, "attempt": attempt, "deadline": deadline, "at": at}
+    held, marked = yield [hold(claim, 1, at, "run.hold_writing"), ("effect.start", effect)]
+    seq = held_seq(held, claim, cancel=False, unread=False)
+    if not marked:
+        raise ClaimLost(f"call {call} of run {claim.run} is not waiting for attempt {attempt}")
+    entry = events.EffectStarted(call=call, attempt=attempt, deadline=deadline)
+    append, batch = append_entries(claim.tenant, claim.run, claim.fence, seq, at, [entry])
+    yield [append]
+    return batch
+
+
+class Outcome(NamedTuple):
+    """How an attempt ended. ``body`` is the stored result message; an unknown has none, but a question."""
+
+    entry: events.EffectSucceeded | events.EffectFailed | events.EffectUnknown
+    attempt: int
+    reply: int
+    body: str = ""
+    reason: str = ""
+    unstarted: bool = False  # it may end without having started (a tool that is gone)
+    tool: str = ""
+    arguments: str = "{}"
+    hash: str = ""
+    question: str = ""
+
+
+def outcome(claim: Claim, user_id: str, at: int, done: Outcome, also: Sequence[events.Entry] = ()) -> Tx[journal.Batch]:
+    """T5. Requires the effect to be started with this attempt (a read: planned). ``also`` may hold the next T2."""
+    entry = done.entry
+    state: effects.EffectState = (
+        "succeeded" if isinstance(entry, events.EffectSucceeded)
+        else "failed" if isinstance(entry, events.EffectFailed) else "unknown"
+    )  # fmt: skip
+    entries = [entry, *also]
+    held, marked = yield [
+        hold(claim, len(entries), at),
+        ("effect.outcome", {
+            "tenant": claim.tenant, "run": claim.run, "ordinal": entry.call, "state": state, "at": at,
+            "attempt": done.attempt, "reason": done.reason or None, "unstarted": int(done.unstarted),
+            "seen": int(isinstance(entry, events.EffectUnknown) and entry.seen),
+        }),
+    ]  # fmt: skip
+    seq = held_seq(held, claim)
+    if not marked:
+        raise ClaimLost(f"call {entry.call} of run {claim.run} is not at attempt {done.attempt} any more")
+    append, batch = append_entries(claim.tenant, claim.run, claim.fence, seq, at, entries)
+    writes = [append]
+    if claim.deaths:
+        writes.append(("run.progressed", {"tenant": claim.tenant, "run": claim.run}))
+    if isinstance(entry, events.EffectUnknown):
+        writes.append(ask_row(
+            claim.tenant, entry.ask, claim.run, claim.session, user_id, "unknown_effect", at,
+            effect=ids.effect_id(claim.run, entry.call), tool=done.tool, arguments=done.arguments, hash=done.hash,
+            question=done.question,
+        ))  # fmt: skip
+    else:
+        writes.append(message_row(claim.tenant, claim.run, done.reply, done.body))
+    yield writes
+    return batch
+
+
+def late_outcome(tenant: str, run: str, call: int, evidence: str) -> Tx[None]:
+    """An outcome that came after the claim or the attempt was over: kept beside the effect, never in the journal."""
+    yield [("effect.late", {"tenant": tenant, "run": run, "ordinal": call, "evidence": evidence})]
+
+
+# --- T6 suspend -------------------------------------------------------------------------------------------------
+
+
+def suspend(claim: Claim, at: int, asks: Sequence[str], after: int) -> Tx[tuple[RunRow, journal.Batch]]:
+    """T6. Fails if an ask was decided meanwhile: its signal is unread, or was read after the entry ``after``."""
+    of_session = {"tenant": claim.tenant, "session": claim.session, "head": claim.head, "at": at}
+    held, raised = yield [hold(claim, 1, at), ("session.raise", of_session)]
+    seq = held_seq(held, claim, cancel=False, unread=False)
+    if seq != after + 1:
+        raise SignalsUnread(f"run {claim.run} moved on while it was about to wait")
+    revision = yield from raised_revision(raised, claim)
+    entry = events.RunWaiting(asks=list(asks), revision=revision)
+    append, batch = append_entries(claim.tenant, claim.run, claim.fence, seq, at, [entry])
+    key = {"tenant": claim.tenant, "run": claim.run}
+    *_, rows = yield [append, ("run.suspend", key), ("run.get", key)]
+    return RunRow(*rows[0]), batch
+
+
+def commit(
+    claim: Claim,
+    at: int,
+    reply: Mapping[str, Any],
+    n_messages: int,
+    state: str | None,
+    told: Iterable[Sequence[str]],
+    step: int,
+) -> Tx[Ended]:
+    """T8, the only completion point: session revision by compare-and-swap on ``head``, messages, reply, run."""
+    key = {"tenant": claim.tenant, "run": claim.run}
+    of_session = {"tenant": claim.tenant, "session": claim.session}
+    held, committed = yield [
+        hold(claim, 3, at),
+        ("session.commit", of_session | {"head": claim.head, "n": n_messages, "at": at}),
+    ]
+    seq = held_seq(held, claim, cancel=False)
+    revision = yield from raised_revision(committed, claim)
+    base = committed[0][1]
+    entries: list[events.Entry] = [events.StepCompleted(step=step)]
+    entries += [events.SessionCommitted(revision=revision), events.RunCompleted()]
+    append, batch = append_entries(claim.tenant, claim.run, claim.fence, seq, at, entries)
+    body = values.dumps({**reply, "revision": revision})
+    writes: list[Statement] = [append, ("run.complete", key | {"reply": body, "base": base, "at": at})]
+    if state is not None:
+        writes.append(("session.state", of_session | {"state": state}))
+    writes += _told(claim.tenant, told)
+    *_, rows, following = yield [*writes, ("run.get", key), ("run.next_in_session", of_session)]
+    return Ended(RunRow(*rows[0]), following[0] if following else None, batch)
+
+
+def _told(tenant: str, told: Iterable[Sequence[str]]) -> list[Statement]:
+    """Mark what the run's notes told. What was settled since then is news, and makes a note again."""
+    writes: list[Statement] = []
+    runs: dict[str, None] = {}
+    for kind, id, *state in told:
+        if kind == "effect":
+            run, ordinal = ids.effect_place(id)
+            writes.append(("effect.told", {"tenant": tenant, "run": run, "ordinal": ordinal, "state": state[0]}))
+            id = run
+        runs[id] = None
+    return writes + [("run.told", {"tenant": tenant, "run": run}) for run in runs]

@@ -1,0 +1,189 @@
+"""How does a run end without a commit (T9), or leave its holder?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from ondol import effects, events, ids, journal, lifecycle, values
+from ondol.errors import ClaimLost
+from ondol.records import EffectRow, RunRow
+from ondol.transactions.pieces import (
+    Claim,
+    act_row,
+    append_entries,
+    ask_row,
+    held_seq,
+    hold,
+    queue_again,
+    run_row,
+    signal_rows,
+    touch,
+)
+from ondol.transactions.signals import read_signals
+from ondol.transactions.statements import Statement, Tx
+
+
+class Ended(NamedTuple):
+    """The run as it is stored now, and the id, agent and deaths of the first in its session's queue."""
+
+    run: RunRow
+    next_run: tuple[str, str, int] | None
+    batch: journal.Batch
+
+
+def end(claim: Claim, at: int, last: events.RunFailed | events.RunCancelled) -> Tx[Ended]:
+    """T9 by the holder. With a cancel requested it is always ``cancelled``."""
+    (rows,) = yield [("run.get", {"tenant": claim.tenant, "run": claim.run})]
+    if not rows or rows[0] is None:
+        raise ClaimLost(f"run {claim.run} is gone")
+    run = RunRow(*rows[0])
+    if run.state != "running" or run.fence != claim.fence:
+        raise ClaimLost(f"run {claim.run} is not held with fence {claim.fence} any more")
+    if run.cancel and isinstance(last, events.RunFailed):
+        (signals,) = yield [("signal.unread", {"tenant": claim.tenant, "run": claim.run})]
+        who: dict[str, Any] = next((values.loads(body) for kind, body, _ in signals if kind == "cancel"), {})
+        last = events.RunCancelled(**who)
+    return (yield from finish(run, at, last, held=claim))
+
+
+def finish(
+    run: RunRow,
+    at: int,
+    last: events.RunFailed | events.RunCancelled,
+    *,
+    before: Sequence[events.Entry] = (),
+    held: Claim | None = None,
+) -> Tx[Ended]:
+    """T9: what started without an outcome becomes unknown with its ask, the rest is abandoned, other asks close."""
+    key = {"tenant": run.tenant, "run": run.id}
+    read = yield from read_signals(run.tenant, run.id, True, at)
+    (effect_rows,) = yield [("effect.of_run", key)]
+    entries: list[events.Entry] = [*before, *read.entries]
+    writes = read.writes
+    for effect in (EffectRow(*r) for r in effect_rows):
+        if effect.state in effects.OUTCOMES or effect.state == "unknown" or effect.ordinal in read.settled:
+            continue
+        setting = key | {"ordinal": effect.ordinal, "at": at, "arguments": None}
+        if effect.state == "started":
+            ask = ids.ask_id(run.id, f"{effect.ordinal}u{effect.attempt}")
+            entries.append(events.EffectUnknown(call=effect.ordinal, ask=ask, reason="the run ended while it ran"))
+            writes.append(("effect.set", setting | {"state": "unknown"}))
+            writes.append(ask_row(
+                run.tenant, ask, run.id, run.session, run.user_id, "unknown_effect", at, effect=effect.id,
+                tool=effect.tool, arguments=effect.arguments, hash=values.digest(values.loads(effect.arguments)),
+                question=unknown_question(effect.tool),
+            ))  # fmt: skip
+        else:
+            entries.append(events.EffectAbandoned(call=effect.ordinal))
+            writes.append(("effect.set", setting | {"state": "abandoned"}))
+    entries.append(last)
+    if held is not None:
+        (rows,) = yield [hold(held, len(entries), at)]
+        seq, fence = held_seq(rows, held), held.fence
+    else:
+        moving = {"state": run.state, "fence": run.fence, "n": len(entries), "at": at}
+        (rows,) = yield [("run.touch", key | moving)]
+        if not rows:
+            raise ClaimLost(f"run {run.id} moved on while it was looked at")
+        seq, fence = rows[0]
+    append, batch = append_entries(run.tenant, run.id, fence, seq, at, entries)
+    failed = isinstance(last, events.RunFailed)
+    error = (
+        {"code": last.code, "message": last.message} if isinstance(last, events.RunFailed)
+        else {"code": "cancelled", "message": last.reason, "by": last.by}
+    )  # fmt: skip
+    of_session = {"tenant": run.tenant, "session": run.session}
+    raised: list[Statement] = [("session.raise", of_session | {"head": None, "at": at})] if run.wrote else []
+    *_, rows, following = yield [
+        append,
+        *writes,
+        *raised,
+        ("run.unhold", key | {
+            "state": "failed" if failed else "cancelled", "ended_at": at, "error": values.dumps(error),
+            "retryable": int(isinstance(last, events.RunFailed) and last.retryable),
+        }),
+        ("ask.close_all", key),
+        ("signal.read", key | {"at": at}),
+        ("signal.none_unread", key),
+        ("run.get", key),
+        ("run.next_in_session", of_session),
+    ]  # fmt: skip
+    return Ended(RunRow(*rows[0]), following[0] if following else None, batch)
+
+
+def unknown_question(tool: str) -> str:
+    return f"{tool} was started and its outcome could not be learned. Did it happen?"
+
+
+class Cancelled(NamedTuple):
+    """``pending`` while the holder still has to stop; ``next_run`` as in ``Ended``."""
+
+    run: RunRow
+    pending: bool
+    next_run: tuple[str, str, int] | None = None
+
+
+def cancel(tenant: str, run_id: str, by: str, door: str, reason: str, at: int) -> Tx[Cancelled]:
+    """A signal to the holder; at once where nobody holds the run. Idempotent."""
+    (rows,) = yield [("run.get", {"tenant": tenant, "run": run_id})]
+    run = run_row(rows, run_id)
+    if run.state in lifecycle.ENDED:
+        return Cancelled(run, pending=False)
+    who = {"by": by, "door": door, "reason": reason}
+    if run.state == "running":
+        if not run.cancel:
+            yield [
+                *signal_rows(run, "cancel", values.dumps(who), at),
+                act_row(tenant, at, by, door, "run.cancel", run_id, reason),
+            ]
+        return Cancelled(run, pending=True)
+    yield [act_row(tenant, at, by, door, "run.cancel", run_id, reason)]
+    ended = yield from finish(run, at, events.RunCancelled(**who))
+    return Cancelled(ended.run, pending=False, next_run=ended.next_run)
+
+
+def release(tenant: str, run_id: str, fence: int, at: int) -> Tx[RunRow]:
+    """The holder gives the run back at its old place. It does not count as a death."""
+    (rows,) = yield [("run.get", {"tenant": tenant, "run": run_id})]
+    run = run_row(rows, run_id)
+    if run.state != "running" or run.fence != fence:
+        raise ClaimLost(f"run {run_id} is not held with fence {fence} any more")
+    return (yield from queue_again(run, "released", at))
+
+
+def recover(tenant: str, run_id: str, fence: int, at: int, why: str = "") -> Tx[RunRow]:
+    """Whoever held the run is gone: back into the queue, or parked when it goes on like this."""
+    (rows,) = yield [("run.get", {"tenant": tenant, "run": run_id})]
+    run = run_row(rows, run_id)
+    if run.state != "running" or run.fence != fence:
+        return run
+    if run.cancel:  # it was accepted, and the holder is gone: nobody else will carry it out
+        (signals,) = yield [("signal.unread", {"tenant": tenant, "run": run_id})]
+        who: dict[str, Any] = next((values.loads(body) for kind, body, _ in signals if kind == "cancel"), {})
+        return (yield from finish(run, at, events.RunCancelled(**who))).run
+    deaths = run.deaths + 1
+    if deaths >= lifecycle.MAX_DEATHS:
+        return (yield from _park(run, f"{deaths} processes died at the same step of this run{why and ': '}{why}", at))
+    return (yield from queue_again(run, "recovered", at, deaths=deaths))
+
+
+def _park(run: RunRow, why: str, at: int) -> Tx[RunRow]:
+    """T6's twin: an operator's word is needed. Effects are left as they are, the session does not move."""
+    ask = ids.ask_id(run.id, f"p{run.fence}")
+    parked = events.RunParked(why=why, ask=ask)
+    question = f"{why}. Resume it, or fail it?"
+    writes: list[Statement] = [
+        ask_row(run.tenant, ask, run.id, run.session, run.user_id, "parked", at, question=question),
+        ("run.park", {"tenant": run.tenant, "run": run.id, "error": values.dumps({"code": "parked", "message": why})}),
+    ]
+    return (yield from touch(run, at, [parked], writes))
+
+
+def park_restored(tenant: str, run_id: str, at: int) -> Tx[RunRow]:
+    """After a restore from a backup nobody knows what happened since: a person settles each unfinished run."""
+    (rows,) = yield [("run.get", {"tenant": tenant, "run": run_id})]
+    run = run_row(rows, run_id)
+    if run.state not in lifecycle.UNFINISHED:
+        return run
+    return (yield from _park(run, "the store was restored from a backup while this run was unfinished", at))

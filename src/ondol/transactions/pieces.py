@@ -1,0 +1,144 @@
+"""Which small pieces do the transactions share?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from ondol import events, journal, messages
+from ondol.errors import CancelRequested, ClaimLost, NotFound, RevisionConflict, SignalsUnread
+from ondol.records import RunRow, SessionRow
+from ondol.transactions.statements import Row, Statement, Tx
+
+
+class Claim(NamedTuple):
+    """The right to drive a run. ``head`` is the session's revision, ``deaths`` the run's, at the claim."""
+
+    tenant: str
+    run: str
+    session: str
+    fence: int
+    head: int
+    deaths: int = 0
+
+
+def hold(claim: Claim, n: int, at: int, name: str = "run.hold", **more: Any) -> Statement:
+    """Every transaction of the holder starts with it: it must touch exactly one run. ``n`` entries will follow."""
+    return name, {"tenant": claim.tenant, "run": claim.run, "fence": claim.fence, "n": n, "at": at, **more}
+
+
+def held_seq(rows: list[Row], claim: Claim, *, cancel: bool = True, unread: bool = True) -> int:
+    """The first sequence for the holder's entries. ``cancel`` and ``unread`` say whether those are tolerated."""
+    if not rows:
+        raise ClaimLost(f"run {claim.run} is not held with fence {claim.fence} any more")
+    seq, cancelled, waiting = rows[0]
+    if cancelled and not cancel:
+        raise CancelRequested(f"run {claim.run} is being cancelled")
+    if waiting and not unread:
+        raise SignalsUnread(f"run {claim.run} has signals that were not read")
+    return int(seq)
+
+
+def append_entries(
+    tenant: str, run: str, fence: int, seq: int, at: int, entries: Sequence[events.Entry]
+) -> tuple[Statement, journal.Batch]:
+    body = journal.dumps(entries)
+    row = {
+        "tenant": tenant, "run": run, "seq": seq, "n": len(entries), "fence": fence, "at": at, "v": journal.VERSION,
+        "body": body, "sum": journal.checksum(run, seq, fence, at, body),
+    }  # fmt: skip
+    return ("entry.insert", row), journal.Batch(seq, fence, at, tuple(entries))
+
+
+def message_row(tenant: str, run: str, ordinal: int, body: str) -> Statement:
+    checksum = journal.message_checksum(run, ordinal, body)
+    stored = messages.pack(body)
+    return "message.insert", {"tenant": tenant, "run": run, "ordinal": ordinal, "body": stored, "sum": checksum}
+
+
+def run_row(rows: list[Row], run: str) -> RunRow:
+    if not rows:
+        raise NotFound(f"there is no run {run!r}: 'ondol runs' lists them")
+    return RunRow(*rows[0])
+
+
+def act_row(tenant: str, at: int, actor: str, door: str, act: str, subject: str, note: str = "") -> Statement:
+    """A human act, kept for the audit. ``note`` is the person's own word of why; it may hold no content."""
+    return "act.insert", {
+        "tenant": tenant, "at": at, "actor": actor, "door": door, "act": act, "subject": subject, "note": note,
+    }  # fmt: skip
+
+
+def queue_again(
+    run: RunRow,
+    why: str,
+    at: int,
+    *,
+    place: int | None = None,
+    deaths: int | None = None,
+    before: Sequence[events.Entry] = (),
+    also: Sequence[Statement] = (),
+) -> Tx[RunRow]:
+    """Put a run back into its queue by compare-and-swap, with ``before`` written ahead of ``run.queued``."""
+    deaths = run.deaths if deaths is None else deaths
+    entries = [*before, events.RunQueued(why=why, deaths=deaths)]
+    (moved,) = yield [
+        ("run.queue_again", {
+            "tenant": run.tenant, "run": run.id, "state": run.state, "fence": run.fence,
+            "place": place, "n": len(entries), "deaths": deaths, "at": at,
+        })
+    ]  # fmt: skip
+    if not moved:
+        raise ClaimLost(f"run {run.id} moved on while it was looked at")
+    seq, fence = moved[0]
+    append, _ = append_entries(run.tenant, run.id, fence, seq, at, entries)
+    *_, rows = yield [append, *also, ("run.get", {"tenant": run.tenant, "run": run.id})]
+    return RunRow(*rows[0])
+
+
+def checked_body(run: str, ordinal: int, stored: bytes, stored_sum: int) -> str:
+    """The body of a stored message. Raises StoreCorrupt if it is not what was written."""
+    try:
+        body = messages.unpack(stored)
+    except (ValueError, TypeError, AttributeError):  # damaged: it may not even be bytes any more
+        body = ""
+    journal.check_message(run, ordinal, body, stored_sum)
+    return body
+
+
+def ask_row(
+    tenant: str, id: str, run: str, session: str, user_id: str, kind: events.AskKind, at: int, *, question: str,
+    effect: str | None = None, tool: str | None = None, arguments: str = "{}", hash: str = "",
+    expires_at: int | None = None,
+) -> Statement:  # fmt: skip
+    return "ask.insert", {
+        "tenant": tenant, "id": id, "run": run, "session": session, "user_id": user_id, "kind": kind,
+        "effect": effect, "tool": tool, "arguments": arguments, "hash": hash, "question": question,
+        "at": at, "expires_at": expires_at,
+    }  # fmt: skip
+
+
+def raised_revision(rows: list[Row], claim: Claim) -> Tx[int]:
+    """The session's new revision. Raises RevisionConflict if the session was not at the claim's ``head``."""
+    if not rows:
+        (found,) = yield [("session.get", {"tenant": claim.tenant, "session": claim.session})]
+        actual = SessionRow(*found[0]).revision if found else 0
+        raise RevisionConflict(claim.session, claim.head, actual)
+    return int(rows[0][0])
+
+
+def signal_rows(run: RunRow, kind: str, body: str, at: int) -> list[Statement]:
+    key = {"tenant": run.tenant, "run": run.id, "kind": kind}
+    return [("signal.insert", key | {"body": body, "at": at}), ("signal.arrived", key)]
+
+
+def touch(run: RunRow, at: int, entries: Sequence[events.Entry], writes: Sequence[Statement]) -> Tx[RunRow]:
+    """Append to a run that nobody holds, without moving it."""
+    key = {"tenant": run.tenant, "run": run.id}
+    moving = {"state": run.state, "fence": run.fence, "n": len(entries), "at": at}
+    (moved,) = yield [("run.touch", key | moving)]
+    if not moved:
+        raise ClaimLost(f"run {run.id} moved on while it was looked at")
+    append, _ = append_entries(run.tenant, run.id, moved[0][1], moved[0][0], at, entries)
+    *_, rows = yield [append, *writes, ("run.get", key)]
+    return RunRow(*rows[0])

@@ -1,0 +1,72 @@
+"""What does a caller write to a session by hand?"""
+
+from __future__ import annotations
+
+from ondol import ids
+from ondol.errors import NotFound, RevisionConflict, SessionBusy
+from ondol.records import SessionRow
+from ondol.transactions.pieces import act_row
+from ondol.transactions.statements import Tx
+
+
+def write_session(
+    tenant: str,
+    session: str,
+    at: int,
+    *,
+    expected_revision: int | None,
+    state: str | None,
+    title: str | None,
+    zone: str | None,
+) -> Tx[SessionRow]:
+    """An explicit write by a caller: compare-and-swap, refused while a run is unfinished."""
+    of_session = {"tenant": tenant, "session": session}
+    rows, unfinished = yield [("session.get", of_session), ("run.unfinished_in_session", of_session)]
+    found = SessionRow(*rows[0]) if rows else None
+    revision = found.revision if found else 0
+    alive = found is not None and found.deleted_at is None
+    if alive and unfinished:
+        raise SessionBusy(session, *unfinished[0])
+    if expected_revision is not None and expected_revision != revision:
+        raise RevisionConflict(session, expected_revision, revision)
+    if not alive:
+        made = "session.again" if found else "session.insert"
+        place = found.next_place if found else 0
+        yield [
+            ("tenant.insert", {"tenant": tenant}),
+            (made, of_session | {"next_place": place, "zone": None, "at": at}),
+        ]
+    (written,) = yield [("session.write", of_session | {"state": state, "title": title, "zone": zone, "at": at})]
+    return SessionRow(*written[0])
+
+
+def delete_session(
+    tenant: str, session: str, at: int, *, expected_revision: int | None, by: str, door: str, with_unknown: bool
+) -> Tx[SessionRow]:
+    """Content goes, tombstones stay: the session's revision and its operations."""
+    of_session = {"tenant": tenant, "session": session}
+    rows, unfinished, unknown, parked = yield [
+        ("session.get", of_session),
+        ("run.unfinished_in_session", of_session),
+        ("effect.unknown_in_session", of_session),
+        ("run.list", of_session | {"user_id": None, "state": "parked", "before": None, "limit": 1}),
+    ]
+    found = SessionRow(*rows[0]) if rows else None
+    if found is None or found.deleted_at is not None:
+        raise NotFound(f"there is no session {session!r}: 'ondol sessions' lists them")
+    if expected_revision is not None and found.revision != expected_revision:
+        raise RevisionConflict(session, expected_revision, found.revision)
+    if unfinished:
+        raise SessionBusy(session, *unfinished[0])
+    if parked:
+        raise SessionBusy(session, parked[0][1], "parked")
+    if unknown and not with_unknown:
+        raise SessionBusy(session, unknown[0][0], f"effect {ids.effect_id(*unknown[0])} unknown")
+    erased = ("message.erase", "entry.erase", "effect.erase", "ask.erase", "run.erase", "blob.used_by_session")
+    yield [(name, of_session) for name in erased]
+    _, _, after = yield [
+        ("session.delete", of_session | {"at": at}),
+        act_row(tenant, at, by, door, "session.delete", session),
+        ("session.get", of_session),
+    ]
+    return SessionRow(*after[0])

@@ -1,0 +1,154 @@
+"""What does a signal mean: a person's word, or a request to stop?
+
+The same entries and changes follow from it, whoever writes them down: the holder that reads the signal, or the
+transaction of the one who decides on a run that nobody holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ondol import events, ids, journal, messages, values
+from ondol.records import AskRow, EffectRow
+from ondol.transactions.pieces import Claim, append_entries, held_seq, hold, message_row
+from ondol.transactions.statements import Statement, Tx
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What a person (or the clock) said to an ask.
+
+    ``kind``: approve, deny, expire (approvals) · happened, not_happened, give_up (unknown effects) · resume, fail
+    (parked runs). ``arguments`` replaces the arguments in full; ``result`` is an encoded value.
+    """
+
+    kind: str
+    arguments: dict[str, Any] | None = None
+    result: Any = None
+    evidence: str = ""
+    reason: str = ""
+
+    def dumps(self) -> str:
+        return values.dumps({
+            "kind": self.kind, "arguments": values.encode(self.arguments), "result": self.result,
+            "evidence": self.evidence, "reason": self.reason,
+        })  # fmt: skip
+
+    @staticmethod
+    def loads(stored: str) -> Decision:
+        raw = values.loads(stored)
+        return Decision(**raw | {"arguments": values.decode(raw["arguments"])})
+
+    def same_as(self, other: Decision) -> bool:
+        """The same word, whoever says it and why."""
+        mine, theirs = (values.encode(d.arguments) for d in (self, other))
+        return (self.kind, mine, self.result) == (other.kind, theirs, other.result)
+
+
+CLOCK = "clock"  # the door through which an ask expires
+DECISIONS: Mapping[str, tuple[str, ...]] = {
+    "approval": ("approve", "deny", "expire"),
+    "unknown_effect": ("happened", "not_happened", "give_up"),
+    "parked": ("resume", "fail"),
+}
+
+
+def effect_key(ask: AskRow) -> dict[str, Any]:
+    assert ask.effect is not None
+    run, ordinal = ids.effect_place(ask.effect)
+    return {"tenant": ask.tenant, "run": run, "ordinal": ordinal}
+
+
+def asked(ask: AskRow, decision: Decision, call: int | None = None) -> events.AskDecided:
+    edited = values.encode(decision.arguments) if decision.arguments is not None else None
+    return events.AskDecided(
+        ask=ask.id, decision=decision.kind, by=ask.decided_by or "", door=ask.door or "", call=call, arguments=edited
+    )
+
+
+def _settlement(
+    ask: AskRow, effect: EffectRow, decision: Decision, ended: bool, at: int
+) -> tuple[list[events.Entry], list[Statement]]:
+    """What a decision about an effect means: entries and changes, the same whoever writes them down."""
+    call = effect.ordinal
+    key = {"tenant": effect.tenant, "run": effect.run, "ordinal": call}
+    setting = key | {"at": None, "arguments": None}
+    decided = asked(ask, decision, call)
+
+    def ends(state: str) -> Statement:
+        return "effect.set", setting | {"state": state, "at": at}
+
+    def replies(text: Any, error: bool) -> Statement:
+        body = messages.dumps(messages.tool_result(effect.call_id, effect.tool, text, error))
+        return message_row(effect.tenant, effect.run, effect.reply, body)
+
+    match decision.kind:
+        case "approve":
+            if decision.arguments is not None:
+                setting |= {"arguments": values.dumps(values.encode(decision.arguments))}
+            return [decided], [("effect.set", setting | {"state": "approved"})]
+        case "deny":
+            why = f"{ask.decided_by} refused this call" + (f": {decision.reason}" if decision.reason else "")
+            return [decided], [ends("denied"), replies(why, error=True)]
+        case "expire":
+            why = "nobody approved this call in time, so it was not made"
+            entries: list[events.Entry] = [events.AskExpired(ask=ask.id), events.EffectExpired(call=call)]
+            return entries, [ends("expired"), replies(why, error=True)]
+        case "happened":
+            entries = [decided, events.EffectResolved(call=call, outcome="happened")]
+            entries.append(events.EffectSucceeded(call=call, by="person"))
+            result = decision.result if decision.result is not None else "done (confirmed by a person)"
+            return entries, [ends("succeeded"), *([] if ended else [replies(result, error=False)])]
+        case "not_happened":
+            entries = [decided, events.EffectResolved(call=call, outcome="not_happened")]
+            if ended:
+                return [*entries, events.EffectFailed(call=call, reason="it did not happen")], [ends("failed")]
+            return entries, [("effect.set", setting | {"state": "approved"})]
+        case _:
+            return [decided, events.EffectResolved(call=call, outcome="give_up")], []
+
+
+@dataclass(slots=True)
+class _Read:
+    """What unread signals come to: entries, changes, and the calls that they settle."""
+
+    entries: list[events.Entry]
+    writes: list[Statement]
+    settled: set[int]
+
+
+def read_signals(tenant: str, run: str, ended: bool, at: int) -> Tx[_Read]:
+    """``ended``: the run ends with this, so only what concerns unknown effects still counts."""
+    (signals,) = yield [("signal.unread", {"tenant": tenant, "run": run})]
+    read = _Read([], [], set())
+    for kind, body, _ in signals:
+        if kind == "cancel":
+            if not ended and not any(isinstance(e, events.RunCancelling) for e in read.entries):
+                read.entries.append(events.RunCancelling(**values.loads(body)))
+            continue
+        (rows,) = yield [("ask.get", {"tenant": tenant, "id": body})]
+        ask = AskRow(*rows[0])
+        if ended and ask.kind != "unknown_effect":
+            continue  # its call is abandoned anyway
+        (effect_rows,) = yield [("effect.get", effect_key(ask))]
+        effect = EffectRow(*effect_rows[0])
+        entries, writes = _settlement(ask, effect, Decision.loads(ask.decision or "{}"), ended, at)
+        read.entries += entries
+        read.writes += writes
+        read.settled.add(effect.ordinal)
+    return read
+
+
+def absorb(claim: Claim, at: int) -> Tx[tuple[journal.Batch | None, dict[int, str]]]:
+    """The holder turns the signals of others into entries. With them come the messages that were written."""
+    key = {"tenant": claim.tenant, "run": claim.run}
+    read = yield from read_signals(claim.tenant, claim.run, False, at)
+    if not read.entries:
+        return None, {}
+    (held,) = yield [hold(claim, len(read.entries), at)]
+    append, batch = append_entries(claim.tenant, claim.run, claim.fence, held_seq(held, claim), at, read.entries)
+    yield [append, *read.writes, ("signal.read", key | {"at": at}), ("signal.none_unread", key)]
+    bodies = {row["ordinal"]: messages.unpack(row["body"]) for name, row in read.writes if name == "message.insert"}
+    return batch, bodies
