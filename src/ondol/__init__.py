@@ -32,6 +32,7 @@ from ondol.handles import Act, Ask, Effect, Run, RunResult, SeenContext, Session
 from ondol.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, ToolResponse, UnknownPart
 from ondol.model import Answer, Delta, Model, ModelOutput, ModelRequest, ToolSpec
 from ondol.runtime import Runtime
+from ondol.secret import Secret
 from ondol.store import Store
 from ondol.tools import CannotTell, Context, Happened, NotHappened, Tool, tool
 from ondol.values import Opaque
@@ -43,7 +44,7 @@ __all__ = [
     "Delta", "Effect", "Event", "Happened", "InvalidInput", "Limits", "Message", "Model", "ModelError", "ModelOutput",
     "ModelRequest", "NotDone", "NotFound", "NotHappened", "NotOpen", "OndolError", "Opaque", "OperationExpired",
     "OperationMismatch", "OutcomeUnknown", "Part", "Reasoning", "RevisionConflict", "Run", "RunCancelled", "RunEnded",
-    "RunExpired", "RunFailed", "RunResult", "RunWaiting", "Runtime", "SeenContext", "Session", "SessionBusy",
+    "RunExpired", "RunFailed", "RunResult", "RunWaiting", "Runtime", "Secret", "SeenContext", "Session", "SessionBusy",
     "SessionMessage", "Store", "StoreBusy", "StoreCorrupt", "StoreError", "StoreFull", "StoreTooNew", "SystemClock",
     "Text", "Tool", "ToolCall", "ToolResponse", "ToolSpec", "UnknownPart", "tool",
 ]  # fmt: skip

@@ -15,6 +15,7 @@ from ondol import effects, values
 from ondol.cancellation import CancelToken, InFlight
 from ondol.clock import Clock
 from ondol.errors import NotDone
+from ondol.secret import redact
 from ondol.tools import Context, Tool
 
 
@@ -120,7 +121,7 @@ def _called(tool: Tool[..., Any], ctx: Context[Any], arguments: Mapping[str, Any
 
 def _raised(tool: Tool[..., Any], error: BaseException) -> Raised:
     reason = str(error) if type(error) is NotDone and str(error) else f"{type(error).__name__}: {error}"
-    return Raised(values.valid(reason), not_done=isinstance(error, tool.not_done))
+    return Raised(redact(values.valid(reason)), not_done=isinstance(error, tool.not_done))
 
 
 def _end_of(future: asyncio.Future[AttemptEnd]) -> AttemptEnd:

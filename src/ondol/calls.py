@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, assert_never
@@ -18,13 +17,14 @@ from ondol.attempts import AttemptEnd, Dropped, Raised, Returned, Stopped, Timed
 from ondol.cancellation import InFlight, sleep_or_cancel
 from ondol.clock import to_micros
 from ondol.errors import CancelRequested, ClaimLost, InvalidInput, SignalsUnread, StoreError
+from ondol.secret import logger, redact
 from ondol.tools import Cancelled, CannotTell, Context, Happened, NotHappened, SessionState, Tool
 from ondol.transactions import Outcome
 
 if TYPE_CHECKING:
     from ondol.runner import Drive
 
-log = logging.getLogger("ondol.runner")
+log = logger("ondol.runner")
 
 _EVIDENCE_KEPT = 2000  # characters of an outcome that came too late
 
@@ -109,7 +109,7 @@ class Calls:
 
     def _late(self, call: int, ended: AttemptEnd) -> None:
         said = values.plain_text(values.encode(ended.result)) if isinstance(ended, Returned) else repr(ended)
-        evidence = values.valid(f"{self.drive.clock.now().isoformat()}: {said}"[:_EVIDENCE_KEPT])
+        evidence = redact(values.valid(f"{self.drive.clock.now().isoformat()}: {said}")[:_EVIDENCE_KEPT])
         task = asyncio.get_running_loop().create_task(self._write_late(call, evidence))
         _EVIDENCE.add(task)
         task.add_done_callback(_EVIDENCE.discard)
@@ -178,7 +178,7 @@ class Calls:
                 return effects.after_check(effect, tool.rules, happened=None, reason=reason, now=self.drive.now())
 
     async def _succeeded(self, effect: effects.Effect, ctx: Context[Any], result: Any, by: str) -> None:
-        encoded = values.encode(result)
+        encoded = redact(values.encode(result))
         patch, clash = self._patch(effect, ctx)
         error = clash is not None
         if clash is not None:
@@ -188,7 +188,7 @@ class Calls:
 
     def _patch(self, effect: effects.Effect, ctx: Context[Any]) -> tuple[dict[str, Any], str | None]:
         """The call's change of the session state. Siblings do not see each other, so they may not overwrite."""
-        patch = {k: values.encode(v) for k, v in ctx.state.patch.items()}
+        patch = {k: redact(values.encode(v)) for k, v in ctx.state.patch.items()}
         for sibling in self.drive.state.effects:
             if sibling.step == effect.step and sibling.ordinal != effect.ordinal:
                 theirs = self._patches.get(sibling.ordinal) or self.drive.state.patches.get(sibling.ordinal, {})
@@ -268,7 +268,7 @@ class Calls:
         loop = asyncio.get_running_loop()
 
         def progress(fraction: float | None, note: str) -> None:  # a tool in a thread may call it too
-            said = {"tool": tool.name, "fraction": fraction, "note": note}
+            said = {"tool": tool.name, "fraction": fraction, "note": redact(note)}
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody watches any more
                 loop.call_soon_threadsafe(self.drive.publish, events.PROGRESS, said)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar, assert_never
@@ -35,6 +34,7 @@ from ondol.histories import HistoryCache
 from ondol.messages import Text, ToolCall
 from ondol.model import Answer, Delta, Model, ModelRequest
 from ondol.records import RunRow
+from ondol.secret import logger, redact
 from ondol.store import Store
 from ondol.streams import Streams
 from ondol.tools import Tool
@@ -43,7 +43,7 @@ from ondol.transactions import Claimed, Ended, Tx
 P = ParamSpec("P")
 T = TypeVar("T")
 
-log = logging.getLogger("ondol.runner")
+log = logger("ondol.runner")
 
 _STORE_RETRY = 0.5  # seconds between attempts to write something that is already true
 _PARTIAL_KEPT = 2000  # characters of an aborted answer that are kept for whoever looks into it
@@ -388,7 +388,7 @@ class Drive:
         delay = lifecycle.retry_delay(error.kind, attempt, error.retry_after, self.row.id)
         now = self.now()
         failed = events.StepFailed(
-            step=self.state.step + 1, attempt=attempt, error=error.kind, message=str(error),
+            step=self.state.step + 1, attempt=attempt, error=error.kind, message=redact(str(error)),
             retry_at=None if delay is None else now + int(delay * 1e6),
         )  # fmt: skip
         self.record(await self.write(transactions.note_down, self.claim, now, [failed]))

@@ -17,6 +17,7 @@ from ondol import effects, values
 from ondol.errors import InvalidInput, NotDone
 from ondol.events import EffectClass
 from ondol.model import ToolSpec
+from ondol.secret import redact
 
 if TYPE_CHECKING:
     import typing_extensions
@@ -229,9 +230,9 @@ class Tool(Generic[P, R]):
             problems = "; ".join(
                 f"{'.'.join(str(place) for place in e['loc']) or 'arguments'}: {e['msg']}" for e in error.errors()
             )
-            raise InvalidInput(f"the arguments of {self.name} do not fit: {problems}") from error
+            raise InvalidInput(redact(f"the arguments of {self.name} do not fit: {problems}")) from error
         except ValueError as error:
-            raise InvalidInput(f"the arguments of {self.name} do not fit: {error}") from error
+            raise InvalidInput(redact(f"the arguments of {self.name} do not fit: {error}")) from error
         return {name: getattr(parsed, name) for name in type(parsed).model_fields}
 
     @functools.cached_property
@@ -283,14 +284,14 @@ class Tool(Generic[P, R]):
         try:
             return _checked(await self._call_check(context, arguments))
         except BaseException as error:  # an exit-type exception too: it would end the event loop
-            return CannotTell(f"check raised {type(error).__name__}: {error}")
+            return CannotTell(redact(f"check raised {type(error).__name__}: {error}"))
 
     def check_called(self, context: Context[Any], arguments: Mapping[str, Any]) -> CheckAnswer:
         """The same for a ``check`` that is not async; it may block."""
         try:
             return _checked(self._call_check(context, arguments))
         except BaseException as error:
-            return CannotTell(f"check raised {type(error).__name__}: {error}")
+            return CannotTell(redact(f"check raised {type(error).__name__}: {error}"))
 
     def _call_check(self, context: Context[Any], arguments: Mapping[str, Any]) -> Any:
         assert self.check is not None
@@ -299,7 +300,7 @@ class Tool(Generic[P, R]):
 
 def _checked(known: Any) -> CheckAnswer:
     if isinstance(known, Happened | NotHappened | CannotTell):
-        return known
+        return CannotTell(redact(known.reason)) if isinstance(known, CannotTell) else known
     return CannotTell(f"check answered {type(known).__name__}, not Happened, NotHappened or CannotTell")
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import logging
 import os
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
@@ -30,11 +29,12 @@ from ondol.errors import (
 )
 from ondol.records import RunRow
 from ondol.runner import Drive, Runner, Served
+from ondol.secret import logger, redact
 from ondol.store import Store
 from ondol.streams import Streams
 from ondol.transactions import Decision
 
-log = logging.getLogger("ondol.worker")
+log = logger("ondol.worker")
 
 SLOTS = 200  # runs driven at once; each holds a task, no connection
 _PAGE = 500  # queued runs read at once
@@ -191,7 +191,7 @@ class EmbeddedEngine:
         except Exception as error:
             log.exception("run %s stopped by an error of the runtime itself", run)
             if run not in self._drives:  # it could not even be claimed
-                self.refused[run] = OndolError(f"run {run} cannot be driven: {type(error).__name__}: {error}")
+                self.refused[run] = OndolError(redact(f"run {run} cannot be driven: {type(error).__name__}: {error}"))
             await self._count_as_death(tenant, run, error)
         else:
             self._after(drive)
@@ -214,7 +214,7 @@ class EmbeddedEngine:
         drive = self._drives.get(run)
         if drive is not None:
             try:
-                why = str(error) if isinstance(error, OndolError) else f"{type(error).__name__}: {error}"
+                why = redact(str(error) if isinstance(error, OndolError) else f"{type(error).__name__}: {error}")
                 await self.store.write(transactions.recover, tenant, run, drive.claim.fence, self._now(), why)
             except StoreError as refused:
                 log.error("run %s stays claimed until this process ends: %s", run, refused)

@@ -105,6 +105,8 @@ class _OneLine(logging.Formatter):
         line = f"{record.levelname.lower()} [{record.name}]: {' '.join(record.getMessage().split())}"
         if record.exc_info and record.exc_info[1] is not None:
             line += f" ({type(record.exc_info[1]).__name__}: {record.exc_info[1]})"
+        elif record.exc_text:  # where secrets were taken out of it
+            line += f" ({record.exc_text.splitlines()[-1]})"
         return line
 
 

@@ -9,7 +9,6 @@ connection looks first whether its log is still there; if not, all connections o
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import weakref
@@ -21,7 +20,9 @@ from typing import ClassVar
 
 import apsw
 
-log = logging.getLogger("ondol.store")
+from ondol.secret import logger
+
+log = logger("ondol.store")
 
 
 class Table:

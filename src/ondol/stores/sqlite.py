@@ -14,7 +14,6 @@ import errno
 import fcntl
 import functools
 import hashlib
-import logging
 import os
 import queue
 import re
@@ -40,6 +39,7 @@ from ondol.errors import (
     StoreFull,
     StoreTooNew,
 )
+from ondol.secret import logger
 from ondol.stores.migrations import migrations
 from ondol.stores.seats import Seat, Table
 from ondol.transactions import STATEMENTS, Row, Statement, Tx
@@ -47,7 +47,7 @@ from ondol.transactions import STATEMENTS, Row, Statement, Tx
 P = ParamSpec("P")
 T = TypeVar("T")
 
-log = logging.getLogger("ondol.store")
+log = logger("ondol.store")
 
 BUSY_TIMEOUT = 10_000  # milliseconds that a write waits for another process's write
 _BUSY_PAUSE = 10  # milliseconds between attempts where SQLite itself does not wait

@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import functools
 import hashlib
-import logging
 import os
 import shutil
 from collections.abc import Iterator
@@ -23,12 +22,13 @@ from ondol import journal, lifecycle, transactions, values
 from ondol.clock import SystemClock, to_micros
 from ondol.errors import StoreBusy, StoreCorrupt, StoreError, StoreTooNew
 from ondol.records import RunRow, columns
+from ondol.secret import logger
 from ondol.stores import sqlite
 from ondol.stores.migrations import migrations
 from ondol.stores.sqlite import SqliteStore
 from ondol.transactions import STATEMENTS
 
-log = logging.getLogger("ondol.store")
+log = logger("ondol.store")
 
 PathLike: TypeAlias = str | os.PathLike[str]
 

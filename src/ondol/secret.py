@@ -1,0 +1,103 @@
+"""What must never be written down?
+
+A ``Secret`` is a handle for a value that tools need and that nobody else may see. What a tool gives back, raises, or
+says on the way passes ``redact`` before it reaches a prompt, the journal, an event or a log line: where the value of
+a secret stands, ``[secret]`` is written instead.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import os
+import re
+import traceback
+import urllib.parse
+from typing import Any, NoReturn
+
+from ondol import values
+from ondol.errors import InvalidInput
+
+_SHOWN = "[secret]"
+_SHORTEST = 6  # characters; a shorter value would be found in ordinary words
+
+_known: set[str] = set()  # forms of every secret of this process; one that is gone may still stand in an exception
+_pattern: re.Pattern[str] | None = None
+
+
+class Secret:
+    """A value for tools only: hand it to them in ``deps``, and call ``reveal`` where it is used.
+
+    It has no text form. ``Secret.env("NAME")`` reads an environment variable. At least six characters.
+    """
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        if not isinstance(value, str) or len(value) < _SHORTEST:
+            raise InvalidInput(f"a secret must be a text of at least {_SHORTEST} characters")
+        self._value = value
+        _remember(value)
+
+    @classmethod
+    def env(cls, name: str) -> Secret:
+        """The value of an environment variable. Raises InvalidInput when it is not set."""
+        if not (value := os.environ.get(name)):
+            raise InvalidInput(f"the environment variable {name} is not set: it should hold a secret")
+        return cls(value)
+
+    def reveal(self) -> str:
+        """The value itself."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return "Secret(…)"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Secret cannot be pickled or copied: hand on the handle itself")
+
+
+def _remember(value: str) -> None:
+    """The value, and how it looks in JSON, in a Python repr and in an address."""
+    global _pattern
+    _known.update((value, json.dumps(value)[1:-1], repr(value)[1:-1], urllib.parse.quote(value, safe="")))
+    _pattern = re.compile("|".join(map(re.escape, sorted(_known, key=len, reverse=True))))
+
+
+def redact(encoded: Any) -> Any:
+    """A text, or an encoded value, without what secrets hold. Nothing changes where no secret was ever made."""
+    if _pattern is None:
+        return encoded
+    match encoded:
+        case str():
+            return _pattern.sub(_SHOWN, encoded)
+        case {values.TAG: "bytes", "v": str(stored)}:
+            raw = base64.b64decode(stored).decode("latin-1")  # as many characters as bytes
+            return _SHOWN if _pattern.search(raw) else encoded
+        case {values.TAG: "text"}:
+            text = values.decode(encoded)
+            return values.encode(clean) if (clean := _pattern.sub(_SHOWN, text)) != text else encoded
+        case dict():
+            return {redact(k): redact(v) for k, v in encoded.items()}
+        case list():
+            return [redact(v) for v in encoded]
+        case _:
+            return encoded
+
+
+def logger(name: str) -> logging.Logger:
+    """The logger of that name, whose records hold no secrets: not in the message, nor in the traceback."""
+    log = logging.getLogger(name)
+    if not any(f is _redacted for f in log.filters):
+        log.addFilter(_redacted)
+    return log
+
+
+def _redacted(record: logging.LogRecord) -> bool:
+    if _pattern is not None:
+        record.msg, record.args = redact(record.getMessage()), None
+        if record.exc_info and record.exc_info[0] is not None:
+            record.exc_text = redact("".join(traceback.format_exception(*record.exc_info)).rstrip())
+            record.exc_info = None
+    return True
