@@ -39,6 +39,7 @@ from ondol.records import RunRow
 from ondol.runner import Runner, Served
 from ondol.store import Store
 from ondol.streams import Streams
+from ondol.tools import as_sent
 from ondol.transactions import Accepted, Decision, NewRun, Tx
 from ondol.worker import DRIVER_KEY, EmbeddedEngine, no_driver_reason
 
@@ -456,20 +457,20 @@ class Runtime:
             decision, reason=checked_text("reason", decision.reason),
             evidence=checked_text("evidence", decision.evidence),
         )  # fmt: skip
-        if decision.arguments is not None and ask.tool:
-            self._fits(ask, decision.arguments)
+        if decision.arguments is not None:
+            decision = replace(decision, arguments=as_sent(decision.arguments))
+            await self._fits(ask, decision.arguments or {})
         now = to_micros(self.clock.now())
         decided = await self._write(transactions.decide, ask._tenant, ask.id, decision, by, self.door, now)
         if decided.first:
             self._working.decided(decided)
         return ask_of(self, decided.ask)
 
-    def _fits(self, ask: Ask, arguments: Mapping[str, Any]) -> None:
-        """Tell the approver at once when a replacement does not fit, where this process has the tool."""
-        for served in self._served.values():
-            if (tool := served.tools.get(ask.tool or "")) is not None:
-                tool.parse(values.encode(arguments))
-                return
+    async def _fits(self, ask: Ask, arguments: Mapping[str, Any]) -> None:
+        """Tell the approver at once when a replacement does not fit, where this process has the run's agent."""
+        served = self._served.get((await self._run_row(ask._tenant, ask.run)).agent)
+        if served is not None and (tool := served.tools.get(ask.tool or "")) is not None:
+            tool.parse(arguments)
 
     async def effects(
         self, *, run: str | None = None, session: str | None = None, state: str | None = None, limit: int = 100,

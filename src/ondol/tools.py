@@ -342,6 +342,21 @@ def as_tool(given: Tool[..., Any] | Callable[..., Any]) -> Tool[..., Any]:
     return Tool(given)
 
 
+def as_sent(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments that a person gave as Python values, as a model would have sent them: in JSON.
+
+    Raises:
+        InvalidInput: a value has no JSON form.
+    """
+    from pydantic_core import to_jsonable_python
+
+    try:
+        sent: dict[str, Any] = to_jsonable_python(dict(arguments))
+    except ValueError as error:
+        raise InvalidInput(f"the arguments have no JSON form: {values.valid(str(error))}") from error
+    return sent
+
+
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return typing.get_type_hints(function, localns=_closure(function), include_extras=True)

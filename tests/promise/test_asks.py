@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+import enum
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -247,6 +249,56 @@ async def test_an_edit_that_does_not_fit_is_refused_at_once_and_the_ask_stays_op
         await ask.approve(by="lee")
         assert await rest(run) == "completed"
     assert house.count("wire") == 1
+
+
+async def test_an_edit_is_held_against_the_tool_of_the_runs_own_agent(house: House) -> None:
+    @tool(name="wire", effect="once", approve=True)
+    async def by_amount(ctx: Context[House], amount: int) -> str:
+        return await ctx.deps.act(ctx, "wire", amount=amount)
+
+    other, agent = house.agent("done", name="first"), house.agent(WIRE, "done", tools=[by_amount])
+    house.answers("go", [call("wire", amount=1)], "done")
+    async with house.life(other, agent) as life:
+        run, ask = await waiting(life, agent)
+        with pytest.raises(InvalidInput):
+            await ask.approve(by="lee", arguments={"to": "kim"})  # would fit the tool of that name of the other agent
+        await ask.approve(by="lee", arguments={"amount": 2})
+        assert await rest(run) == "completed"
+    assert [line.arguments for line in house.ledger] == [{"amount": 2}]
+
+
+class Kind(enum.Enum):
+    FULL = "full"
+
+
+async def test_an_edit_may_hold_the_values_that_the_function_takes(house: House) -> None:
+    """They are written as a model would have sent them, so that the journal has one form of each argument."""
+
+    @tool(effect="once", approve=True)
+    async def pay(ctx: Context[House], amount: Decimal, at: datetime, day: date, kind: Kind, tags: set[str]) -> str:
+        assert (type(amount), type(at), type(day), kind) == (Decimal, datetime, date, Kind.FULL)
+        return await ctx.deps.act(ctx, "pay", amount=str(amount), at=at.isoformat(), tags=sorted(tags))
+
+    sent = {"amount": "1.10", "at": "2026-01-02T03:04:05+09:00", "day": "2026-01-02", "kind": "full", "tags": []}
+    agent = house.agent([call("pay", **sent)], "done", tools=[pay])
+    at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone(timedelta(hours=9)))
+    edited = {"amount": Decimal("0.90"), "at": at, "day": at.date(), "kind": Kind.FULL, "tags": {"a"}}
+    async with house.life(agent, dies_at="started.before") as life:
+        run, ask = await waiting(life, agent)
+        with pytest.raises(InvalidInput, match="amount"):
+            await ask.approve(by="lee", arguments=edited | {"amount": "much"})
+        with pytest.raises(InvalidInput, match="no JSON"):
+            await ask.approve(by="lee", arguments=edited | {"amount": object()})
+        await ask.approve(by="lee", arguments=edited)
+        await life.ends(run.result())
+    async with house.life(agent) as life:
+        run = await life.rt.get_run(run.id)
+        same = await (await life.rt.get_ask(ask.id)).approve(by="lee", arguments=edited)  # the same decision again
+        assert same.decision == "approve"
+        assert await rest(run) == "completed"
+        (effect,) = await run.effects()
+        assert effect.arguments == sent | {"amount": "0.90", "tags": ["a"]}
+    assert [line.arguments for line in house.ledger] == [{"amount": "0.90", "at": at.isoformat(), "tags": ["a"]}]
 
 
 async def test_an_edit_survives_a_crash_before_the_call(house: House) -> None:
