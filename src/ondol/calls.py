@@ -56,7 +56,7 @@ class Calls:
                     case effects.Failed(reason=reason):
                         await self._failed(call, reason)
                         todo = None
-                    case effects.Hold():
+                    case effects.Hold() | effects.Park():
                         todo = None
                     case _:
                         assert_never(todo)

@@ -91,6 +91,13 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class Park:
+    """The code changed under it, and the operator wants to be asked then: park the run."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Hold:
     """Not now: it waits for a person, or for a sibling whose outcome is unknown."""
 
@@ -98,15 +105,17 @@ class Hold:
 #: A call keeps the class under which it was planned, unless the operator has since corrected it to a stricter one.
 _STRICTNESS: dict[EffectClass, int] = {"read": 0, "idempotent": 1, "once": 2}
 
-Verdict: TypeAlias = Run | Check | OutcomeUnknown | Failed | Hold
+Verdict: TypeAlias = Run | Check | OutcomeUnknown | Failed | Park | Hold
 #: Verdicts that only have to be written down.
 Known = OutcomeUnknown | Failed
 
 
-def verdict(effect: Effect, rules: Rules | None, *, sibling_unknown: bool, now: int) -> Verdict:
+def verdict(
+    effect: Effect, rules: Rules | None, *, sibling_unknown: bool, now: int, park_missing: bool = False
+) -> Verdict:
     """What to do with a call that has no outcome and that nobody is working on.
 
-    ``rules`` is None when no tool of that name exists any more.
+    ``rules`` is None when no tool of that name exists any more; ``park_missing`` says what is done about it then.
     """
     if effect.state in ("asked", "unknown"):
         return Hold()
@@ -114,7 +123,8 @@ def verdict(effect: Effect, rules: Rules | None, *, sibling_unknown: bool, now: 
         return _lost(effect, rules, now)
     # Planned or approved: certainly not done, but for an attempt whose end nobody saw: that may act until its deadline.
     if rules is None:
-        return Failed(f"the tool {effect.tool!r} is no longer available")
+        reason = f"the tool {effect.tool!r} is no longer available"
+        return Park(reason) if park_missing else Failed(reason)
     if _STRICTNESS[rules.effect] > _STRICTNESS[effect.effect]:
         return Failed(f"{effect.tool} is declared {rules.effect} now, not {effect.effect}: call it again")
     if effect.effect == "once" and sibling_unknown:

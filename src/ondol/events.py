@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, ClassVar, Literal, TypeAlias
 
 EffectClass: TypeAlias = Literal["read", "idempotent", "once"]
-AskKind: TypeAlias = Literal["approval", "unknown_effect", "parked"]
+AskKind: TypeAlias = Literal["approval", "unknown_effect", "parked", "definition_changed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +83,12 @@ class RunCancelled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunParked:
+    """An operator's word is needed. ``ask_kind`` is ``parked`` or ``definition_changed``."""
+
     kind: ClassVar[str] = "run.parked"
     why: str
     ask: str
+    ask_kind: AskKind = "parked"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

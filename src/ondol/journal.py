@@ -133,8 +133,8 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
             return state._replace(status="running")
         case events.RunWaiting():
             return state._replace(status="waiting", waited=True)
-        case events.RunParked(ask=ask):
-            return state._replace(status="parked", waited=True, context=None, asks={**state.asks, ask: "parked"})
+        case events.RunParked(ask=ask, ask_kind=kind):
+            return state._replace(status="parked", waited=True, context=None, asks={**state.asks, ask: kind})
         case events.RunCancelling():
             return state._replace(cancel=entry)
         case events.RunCompleted():

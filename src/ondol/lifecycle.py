@@ -62,6 +62,13 @@ class Suspend:
 
 
 @dataclass(frozen=True, slots=True)
+class Park:
+    """It cannot go on with the code of this process: an operator's word is needed (T6's twin)."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Commit:
     """The answer is final: make it part of the session (T8)."""
 
@@ -76,7 +83,7 @@ class End:
     retryable: bool = False
 
 
-Action: TypeAlias = BuildContext | CallModel | Settle | Advance | Wait | Suspend | Commit | End
+Action: TypeAlias = BuildContext | CallModel | Settle | Advance | Wait | Suspend | Park | Commit | End
 
 
 def next_action(
@@ -86,15 +93,19 @@ def next_action(
     busy: Set[int],
     now: int,
     max_steps: int,
+    park_missing: bool = False,
 ) -> Action:
-    """The next action of a claimed run. ``busy`` holds the calls that this process is working on."""
+    """The next action of a claimed run. ``busy`` holds the calls that this process is working on.
+
+    ``park_missing``: a call whose tool is gone parks the run, instead of failing.
+    """
     if state.cancel:
         return Wait() if busy else End("cancelled")
     if state.gave_up is not None:
         tool = state.effects[state.gave_up].tool
         return Wait() if busy else End("failed", "unknown_effect", f"whether {tool!r} happened is unknown, given up")
     if state.open_effects:
-        return _advance(state, tools, busy, now)
+        return _advance(state, tools, busy, now, park_missing)
     if state.answered is not None:
         return Commit()
     if state.model_error is not None:
@@ -107,20 +118,27 @@ def next_action(
     return CallModel(after=state.retry_at or 0)
 
 
-def _advance(state: State, tools: Mapping[str, effects.Rules], busy: Set[int], now: int) -> Action:
+def _advance(state: State, tools: Mapping[str, effects.Rules], busy: Set[int], now: int, park_missing: bool) -> Action:
     sibling_unknown = any(e.state == "unknown" for e in state.open_effects)
     work: list[tuple[int, effects.Verdict]] = []
+    stuck: str | None = None
     for effect in state.open_effects:
         if effect.ordinal not in busy:
-            verdict = effects.verdict(effect, tools.get(effect.tool), sibling_unknown=sibling_unknown, now=now)
-            if not isinstance(verdict, effects.Hold):
+            verdict = effects.verdict(
+                effect, tools.get(effect.tool), sibling_unknown=sibling_unknown, now=now, park_missing=park_missing
+            )
+            if isinstance(verdict, effects.Park):
+                stuck = verdict.reason
+            elif not isinstance(verdict, effects.Hold):
                 work.append((effect.ordinal, verdict))
     known = tuple(w for w in work if isinstance(w[1], effects.Known))
     if known:
         return Settle(known)
     if work:
         return Advance(tuple(work))
-    return Wait() if busy else Suspend()
+    if busy:
+        return Wait()
+    return Suspend() if stuck is None else Park(stuck)
 
 
 #: Provider trouble that asking again may cure.

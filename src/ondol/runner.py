@@ -70,6 +70,7 @@ class Runner:
     clock: Clock
     streams: Streams
     deps: Any
+    park_missing: bool = False  # a call whose tool is gone parks its run
     histories: HistoryCache = field(default_factory=HistoryCache)
 
     def drive(self, claimed: Claimed, served: Served) -> Drive:
@@ -175,6 +176,9 @@ class Drive:
                 case lifecycle.Suspend():
                     if await self._suspend():
                         return
+                case lifecycle.Park(why=why):
+                    if await self._park(why):
+                        return
                 case lifecycle.Commit():
                     if await self._commit():
                         return
@@ -189,7 +193,7 @@ class Drive:
             return lifecycle.Wait()
         return lifecycle.next_action(
             self._seen(self.state), self.served.rules, busy=self.busy, now=self.now(),
-            max_steps=self.served.agent.limits.steps,
+            max_steps=self.served.agent.limits.steps, park_missing=self.runner.park_missing,
         )  # fmt: skip
 
     def _seen(self, state: journal.State) -> journal.State:
@@ -432,6 +436,15 @@ class Drive:
         except RevisionConflict as error:
             await self._end(lifecycle.End("failed", "conflict", str(error)))
             return True
+        self.record(batch)
+        return True
+
+    async def _park(self, why: str) -> bool:
+        try:
+            self.suspended, batch = await self.write(transactions.park_changed, self.claim, self.now(), why)
+        except (CancelRequested, SignalsUnread):
+            self.signal()
+            return False
         self.record(batch)
         return True
 

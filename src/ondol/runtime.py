@@ -47,6 +47,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Attached: TypeAlias = Path | str | bytes
 IfBusy: TypeAlias = Literal["queue", "reject"]
+MissingTool: TypeAlias = Literal["refuse", "park"]
 Trigger: TypeAlias = Literal["chat", "workflow", "schedule", "webhook", "api"]
 
 
@@ -74,7 +75,9 @@ class Runtime:
     ``store`` is a URL (``sqlite:///ondol.db`` beside the process, ``sqlite:////var/lib/app.db`` anywhere; by default
     ``ONDOL_DB`` or ``sqlite:///ondol.db``) or a ``Store``. Use it as ``async with Runtime(...) as rt:``; opening
     resumes what a crash left. ``deps`` is handed to tools as ``ctx.deps``. ``time_zone`` holds where neither the
-    request nor anybody else names one. ``door`` names this way in, in the record of every human act.
+    request nor anybody else names one. ``missing_tool`` says what becomes of a planned call whose tool is gone after a
+    deploy: ``refuse`` tells the model, ``park`` parks the run until an operator decides. ``door`` names this way in,
+    in the record of every human act.
     """
 
     def __init__(
@@ -86,6 +89,7 @@ class Runtime:
         deps: Any = None,
         clock: Clock | None = None,
         door: str = "python",
+        missing_tool: MissingTool = "refuse",
     ) -> None:
         self._store = open_store(store or os.environ.get("ONDOL_DB") or DEFAULT_STORE)
         if isinstance(agents, Agent):
@@ -100,7 +104,9 @@ class Runtime:
             clocks.zone(time_zone)
         self.clock: Clock = clock or SystemClock()
         self.time_zone = time_zone or getattr(self.clock, "time_zone", None)
-        self.deps, self.door = deps, door
+        if missing_tool not in get_args(MissingTool):
+            raise InvalidInput(f"missing_tool={missing_tool!r} is unknown: say {' or '.join(get_args(MissingTool))}")
+        self.deps, self.door, self._park_missing = deps, door, missing_tool == "park"
         self._streams = Streams()
         self._models: list[Model] = []
         self._served: dict[str, Served] = {}
@@ -127,7 +133,7 @@ class Runtime:
         if self._engine is not None:
             raise NotOpen("this runtime is open already")
         self._served = {name: self._serve(agent) for name, agent in self.agents.items()}
-        runner = Runner(self._store, self.clock, self._streams, self.deps)
+        runner = Runner(self._store, self.clock, self._streams, self.deps, self._park_missing)
         engine = EmbeddedEngine(self._store, self.clock, self._streams, runner, self._served)
         try:
             await self._store.open(engine.changed)

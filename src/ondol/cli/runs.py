@@ -254,7 +254,7 @@ async def _resume(
                 return (await say_waiting(cli, rt, RunWaiting("", run=run.id, asks=())))[1]
             case "parked":
                 for ask in await run.asks():
-                    if ask.kind == "parked":
+                    if ask.kind in ("parked", "definition_changed"):
                         await ask.answer("resume", by=by, reason=reason)
                 run = await run.refresh()
             case "failed" if run.retryable:

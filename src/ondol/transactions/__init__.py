@@ -23,7 +23,17 @@ from ondol.transactions.driving import (
     started,
     suspend,
 )
-from ondol.transactions.ending import Cancelled, Ended, cancel, end, park_restored, recover, release, unknown_question
+from ondol.transactions.ending import (
+    Cancelled,
+    Ended,
+    cancel,
+    end,
+    park_changed,
+    park_restored,
+    recover,
+    release,
+    unknown_question,
+)
 from ondol.transactions.housekeeping import drop_unused_blobs, keep_blob, set_meta
 from ondol.transactions.pieces import Claim, checked_body, run_row
 from ondol.transactions.sessions import delete_session, write_session
@@ -63,6 +73,7 @@ __all__ = [
     "late_outcome",
     "note_down",
     "outcome",
+    "park_changed",
     "park_restored",
     "recover",
     "release",

@@ -61,9 +61,9 @@ def decide(tenant: str, ask_id: str, decision: Decision, by: str, door: str, at:
     wake = False
     if run.state == "running":
         yield signal_rows(run, "ask", ask_id, at)
-    elif ask.kind == "parked":
+    elif ask.kind in ("parked", "definition_changed"):
         if decision.kind == "fail":
-            failed = events.RunFailed(code="parked", message=decision.reason or "a person ended the parked run")
+            failed = events.RunFailed(code=ask.kind, message=decision.reason or "a person ended the parked run")
             before = [asked(ask, decision)]
             run = (yield from finish(run, at, failed, before=before)).run
         else:

@@ -180,6 +180,26 @@ def _park(run: RunRow, why: str, at: int) -> Tx[RunRow]:
     return (yield from touch(run, at, [parked], writes))
 
 
+def park_changed(claim: Claim, at: int, why: str) -> Tx[tuple[RunRow, journal.Batch]]:
+    """The holder's code does not fit what is recorded: an operator decides. Effects are left as they are."""
+    key = {"tenant": claim.tenant, "run": claim.run}
+    held, rows = yield [hold(claim, 1, at), ("run.get", key)]
+    seq = held_seq(held, claim, cancel=False, unread=False)
+    user_id = RunRow(*rows[0]).user_id
+    ask = ids.ask_id(claim.run, f"p{claim.fence}")
+    parked = events.RunParked(why=why, ask=ask, ask_kind="definition_changed")
+    append, batch = append_entries(claim.tenant, claim.run, claim.fence, seq, at, [parked])
+    question = f"{why}. Resume it (with code that fits), or fail it?"
+    error = values.dumps({"code": "definition_changed", "message": why})
+    *_, rows = yield [
+        append,
+        ask_row(claim.tenant, ask, claim.run, claim.session, user_id, "definition_changed", at, question=question),
+        ("run.park", key | {"error": error}),
+        ("run.get", key),
+    ]
+    return RunRow(*rows[0]), batch
+
+
 def park_restored(tenant: str, run_id: str, at: int) -> Tx[RunRow]:
     """After a restore from a backup nobody knows what happened since: a person settles each unfinished run."""
     (rows,) = yield [("run.get", {"tenant": tenant, "run": run_id})]

@@ -52,6 +52,7 @@ DECISIONS: Mapping[str, tuple[str, ...]] = {
     "approval": ("approve", "deny", "expire"),
     "unknown_effect": ("happened", "not_happened", "give_up"),
     "parked": ("resume", "fail"),
+    "definition_changed": ("resume", "fail"),
 }
 
 
