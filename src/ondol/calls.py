@@ -80,6 +80,9 @@ class Calls:
                 return effects.OutcomeUnknown(f"the process stopped while it ran, and now {error}")
             await self._failed(call, str(error))
             return None
+        if effect.attempt == 0 and (why := await self._why_ask_again(effect, tool, parsed)):
+            await self._ask_again(effect, tool, why)
+            return None
         now = self.drive.clock.now()
         deadline = now + tool.timeout
         if effect.is_write:
@@ -92,6 +95,33 @@ class Calls:
             token=self.drive.token, late=functools.partial(self._late, call),
         )  # fmt: skip
         return await self._write_outcome(effect, tool, ctx, ending)
+
+    async def _why_ask_again(
+        self, effect: effects.Effect, tool: Tool[..., Any], parsed: Mapping[str, Any]
+    ) -> str | None:
+        """A call that was planned, and maybe approved, with another tool of that name: would a person be asked now?"""
+        shown = self.drive.state.shown
+        if shown is None or self.served.digest in (shown.definition, effect.vetted):
+            return None
+        if await self.drive.planned_with(shown.definition, tool):
+            return None
+        return tool.needs_approval(lambda: self.context(tool, effect.ordinal), parsed)
+
+    async def _ask_again(self, effect: effects.Effect, tool: Tool[..., Any], why: str) -> None:
+        drive, call, now = self.drive, effect.ordinal, self.drive.clock.now()
+        ask = ids.ask_id(self.row.id, f"{call}c{drive.claim.fence}")
+        opened = events.AskOpened(ask=ask, ask_kind="approval", call=call, definition=self.served.digest)
+        encoded = values.encode(self._arguments(effect))
+        asking = transactions.AskedAgain(
+            entry=opened,
+            tool=tool.name,
+            arguments=values.dumps(encoded),
+            hash=values.digest(encoded),
+            decision=f"ask: {why}",
+            question=f"{tool.name} changed since this call was planned, and wants to run. Approve it?",
+            expires_at=None if tool.approve_expires is None else to_micros(now + tool.approve_expires),
+        )
+        drive.record(await drive.write(transactions.ask_again, drive.claim, self.row.user_id, drive.now(), asking))
 
     async def _write_started(self, effect: effects.Effect, deadline: datetime) -> effects.Effect:
         """T4. The effect as it is now is kept at hand: the fold may still wait for the batch of a sibling."""

@@ -35,7 +35,8 @@ class Effect(NamedTuple):
 
     ``message`` and ``part`` locate the call in the answer, ``reply`` is the ordinal of its result's message.
     ``attempt`` counts starts; ``granted`` is the attempt at which a person last allowed another one.
-    ``arguments`` is set only where a person replaced them.
+    ``arguments`` is set only where a person replaced them. ``vetted`` is the digest of the agent's definition under
+    which its approval was asked for again, because the tool had changed.
     """
 
     ordinal: int
@@ -52,6 +53,7 @@ class Effect(NamedTuple):
     deadline: int = 0
     ask: str | None = None
     arguments: dict[str, object] | None = None
+    vetted: str = ""
 
     @property
     def has_outcome(self) -> bool:

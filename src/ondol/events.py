@@ -235,10 +235,13 @@ class EffectExpired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskOpened:
+    """``definition`` is there where an approval is asked for again, since the tool is another one now."""
+
     kind: ClassVar[str] = "ask.opened"
     ask: str
     ask_kind: AskKind
     call: int | None = None
+    definition: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

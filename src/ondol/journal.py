@@ -155,7 +155,9 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
             return _set(state, call, state="abandoned")
         case events.EffectExpired(call=call):
             return _set(state, call, state="expired")
-        case events.AskOpened(ask=ask, ask_kind=kind):
+        case events.AskOpened(ask=ask, ask_kind=kind, call=call, definition=definition):
+            if definition and call is not None:
+                state = _set(state, call, state="asked", ask=ask, vetted=definition)
             return state._replace(asks={**state.asks, ask: kind})
         case events.AskDecided(ask=ask):
             return _decided(_closed(state, ask), entry)

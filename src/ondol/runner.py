@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar, assert_never
 
 from ondol import clock as clocks
-from ondol import context, effects, events, journal, lifecycle, messages, plans, transactions, values
+from ondol import context, effects, events, journal, lifecycle, messages, plans, queries, transactions, values
 from ondol.agent import Agent
 from ondol.calls import Calls
 from ondol.cancellation import CancelToken, InFlight, sleep_or_cancel
@@ -97,6 +97,7 @@ class Drive:
         self.changed = asyncio.Event()
         self.early: dict[int, journal.Batch] = {}  # committed, but an earlier batch is not folded yet
         self.calls = Calls(self)
+        self._definitions: dict[str, dict[str, Any]] = {}  # older ones of its agent, by digest
         self._partial: list[str] = []
         self._group: asyncio.TaskGroup | None = None
         self.absorbing = False
@@ -281,6 +282,15 @@ class Drive:
         entries: list[events.Entry] = [events.StepCompleted(step=state.step)] if state.last_step_open else []
         entries += [events.StepStarted(step=state.step + 1), built, events.ModelStarted(step=state.step + 1)]
         return entries, note[:2] if note else None
+
+    async def planned_with(self, definition: str, tool: Tool[..., Any]) -> bool:
+        """Was the tool the same, as far as its arguments and its class go, in that definition of the agent?"""
+        if definition not in self._definitions:
+            stored = await self.store.read(queries.get_definition, self.row.tenant, definition)
+            self._definitions[definition] = values.loads(stored) if stored else {}
+        before = self._definitions[definition].get("tools", [])
+        now = values.encode({"parameters": tool.spec.parameters, "effect": tool.effect})
+        return any(t["name"] == tool.name and now.items() <= t.items() for t in before)
 
     def context_if_last(self, call: int, entry: events.Entry, reply: int, body: str) -> Sequence[events.Entry]:
         """The next T2, which rides on the outcome ``entry`` of this call if that is the last of its step."""

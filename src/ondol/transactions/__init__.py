@@ -11,10 +11,12 @@ claim. Everybody else inserts a signal while a run is held, and acts at once whe
 from ondol.transactions.accepting import REPLY_KEPT, Accepted, NewRun, accept
 from ondol.transactions.deciding import Decided, decide
 from ondol.transactions.driving import (
+    AskedAgain,
     Claimed,
     Outcome,
     PlannedCall,
     answer,
+    ask_again,
     claim,
     commit,
     late_outcome,
@@ -46,6 +48,7 @@ __all__ = [
     "REPLY_KEPT",
     "STATEMENTS",
     "Accepted",
+    "AskedAgain",
     "Cancelled",
     "Claim",
     "Claimed",
@@ -61,6 +64,7 @@ __all__ = [
     "absorb",
     "accept",
     "answer",
+    "ask_again",
     "cancel",
     "checked_body",
     "claim",

@@ -152,6 +152,37 @@ def answer(
     return batch
 
 
+class AskedAgain(NamedTuple):
+    """An approval that is asked for before a call starts, since its tool is another one than when it was planned."""
+
+    entry: events.AskOpened
+    tool: str
+    arguments: str
+    hash: str
+    decision: str
+    question: str
+    expires_at: int | None
+
+
+def ask_again(claim: Claim, user_id: str, at: int, asking: AskedAgain) -> Tx[journal.Batch]:
+    """A call that is planned or approved waits for a person (again). Refused like T4."""
+    call = asking.entry.call
+    assert call is not None
+    effect = {"tenant": claim.tenant, "run": claim.run, "ordinal": call, "decision": asking.decision}
+    held, marked = yield [hold(claim, 1, at), ("effect.ask", effect)]
+    seq = held_seq(held, claim, cancel=False, unread=False)
+    if not marked:
+        raise ClaimLost(f"call {call} of run {claim.run} has started")
+    append, batch = append_entries(claim.tenant, claim.run, claim.fence, seq, at, [asking.entry])
+    ask = ask_row(
+        claim.tenant, asking.entry.ask, claim.run, claim.session, user_id, "approval", at,
+        effect=ids.effect_id(claim.run, call), tool=asking.tool, arguments=asking.arguments, hash=asking.hash,
+        question=asking.question, expires_at=asking.expires_at,
+    )  # fmt: skip
+    yield [append, ask]
+    return batch
+
+
 def started(claim: Claim, at: int, call: int, attempt: int, deadline: int) -> Tx[journal.Batch]:
     """T4: its own commit right before dispatch. Refused while a cancel or any signal is there."""
     key = {"tenant": claim.tenant, "run": claim.run}

@@ -226,6 +226,11 @@ WHERE tenant = :tenant AND run = :run AND ordinal = :ordinal
     OR (:unstarted = 1 AND state IN ('planned', 'approved')))
 RETURNING ordinal
 
+-- name: effect.ask
+UPDATE effects SET state = 'asked', decision = :decision
+WHERE tenant = :tenant AND run = :run AND ordinal = :ordinal AND attempt = 0 AND state IN ('planned', 'approved')
+RETURNING ordinal
+
 -- name: effect.set
 UPDATE effects SET state = :state, ended_at = :at, reason = NULL, arguments = coalesce(:arguments, arguments)
 WHERE tenant = :tenant AND run = :run AND ordinal = :ordinal
