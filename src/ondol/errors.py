@@ -30,23 +30,108 @@
         └── SignalsUnread       read the signals first
 
 ``NotDone`` is not in the tree: tools raise it to say that nothing happened.
+
+A run that failed has a code as well, which is no class: ``EndCode``. ``CODES`` is the list of all codes, each with
+what to do about it; ``docs/errors`` has a page for each, which ``ondol explain CODE`` prints.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias, cast
 
 ModelErrorKind = Literal[
     "rate_limited", "quota", "overloaded", "unavailable", "server", "context_overflow",
     "auth", "rejected", "content_filter", "timeout", "connection",
 ]  # fmt: skip
 
+#: What stands in the stored error of a run that failed, was cancelled or is parked.
+EndCode: TypeAlias = Literal[
+    "cancelled", "conflict", "definition_changed", "limit_steps", "parked", "unknown_effect",
+    "model_rate_limited", "model_quota", "model_overloaded", "model_unavailable", "model_server",
+    "model_context_overflow", "model_auth", "model_rejected", "model_content_filter", "model_timeout",
+    "model_connection",
+]  # fmt: skip
+
+
+def model_code(kind: str) -> EndCode:
+    """The code of a model error of this kind (``ModelErrorKind``)."""
+    return cast(EndCode, f"model_{kind}")
+
+
+#: Every code, and what to do about it in one line. The page ``docs/errors/CODE.md`` says the rest.
+CODES: Mapping[str, str] = {
+    # what was asked for
+    "error": "Read the message: it names the thing and the next move.",
+    "refused": "Change the request as the message says, then send it again: nothing was done.",
+    "usage": "Look at the command's --help, and type it again.",
+    "invalid_input": "Change the value that the message names, then send it again.",
+    "not_found": "Check the id, the store (--db) and the tenant: the matching 'ls' command lists what there is.",
+    "no_database": "Name the store with --db or ONDOL_DB, or make one with 'ondol run'.",
+    "not_open": "Use the runtime inside 'async with Runtime(...) as rt:'.",
+    "operation_mismatch": "Choose a new operation id, or send what was sent with this one before.",
+    "operation_expired": "Read the session: the operation is done. To do it once more, choose a new operation id.",
+    "revision_conflict": "Load the session again, look at what changed, then repeat your write on the new revision.",
+    "session_busy": "Wait for the run that the message names, or cancel it; or let this one queue behind it.",
+    "already_decided": "Look at the decision that counts: 'ondol asks show ID'.",
+    "ask_closed": "Nothing is left to decide: 'ondol runs show RUN' says how its run ended.",
+    "cannot_go_on": "Start a new operation: this run has ended for good.",
+    # what a run came to
+    "run_ended": "Read the stored error of the run: 'ondol runs show RUN'.",
+    "run_failed": "Read the code that the run failed with; if it can go on, send the same operation id again.",
+    "run_cancelled": "Nothing, if that was meant. Else start a new operation: its next turn is told what was done.",
+    "run_expired": "Start a new operation, and answer its question in time.",
+    "run_waiting": "Decide what is asked: 'ondol asks' lists it with the commands.",
+    "cancelled": "Nothing, if that was meant. Else start a new operation: its next turn is told what was done.",
+    "conflict": "Look at what was changed by hand, then start a new operation.",
+    "definition_changed": "Start the program with code that fits, then 'ondol asks answer ID resume', or 'fail'.",
+    "limit_steps": "Raise Limits(steps=...) or see why the agent goes in circles, then send the same operation id.",
+    "parked": "Find out why processes died, then 'ondol asks answer ID resume' or 'fail'.",
+    "unknown_effect": "Look outside whether it happened, and say so: 'ondol effects resolve ID'.",
+    # the model
+    "model_error": "Read the kind behind 'model_': each has a page of its own.",
+    "model_rate_limited": "Send the same operation id again later; ask less often, or get a higher limit.",
+    "model_quota": "Pay or raise the quota at the provider, then send the same operation id again.",
+    "model_overloaded": "Send the same operation id again later, or name another model.",
+    "model_unavailable": "Send the same operation id again later; check the provider's status and the base URL.",
+    "model_server": "Send the same operation id again; if it stays, the provider must mend it, or name another model.",
+    "model_context_overflow": "Start a new session, or take a model with a larger window.",
+    "model_auth": "Set the right API key in the environment of the process, then send the same operation id again.",
+    "model_rejected": "Read what the provider refused, change the agent or the model, then start a new operation.",
+    "model_content_filter": "Rephrase the request, or read the provider's rules: asking the same again does not help.",
+    "model_timeout": "Send the same operation id again; if it stays, ask for shorter answers or a faster model.",
+    "model_connection": "Check network, proxy and base URL, then send the same operation id again.",
+    # the store
+    "store_error": "Look at the disk and at the permissions of the file, then try again.",
+    "store_full": "Free some space: work goes on by itself.",
+    "store_busy": "Try again in a moment; find out which process keeps the file locked.",
+    "store_corrupt": "Stop, keep the file, and restore a backup: 'ondol db restore'.",
+    "store_too_new": "Upgrade Ondol to the version that wrote it, or a later one.",
+    "store_fault": "Report it with the message: asking again does not cure it.",
+    "outcome_unknown": "Send the same operation id again: it finds what was stored, or stores it.",
+    # never seen, unless there is a bug
+    "internal": "Report it with what ONDOL_DEBUG=1 prints.",
+    "fenced": "Nothing: the runtime uses it inside.",
+    "claim_lost": "Nothing: another process, or a person, took the run over, and it goes on there.",
+    "cancel_requested": "Nothing: the run is about to end as cancelled.",
+    "signals_unread": "Nothing: the run reads what others said to it, and goes on.",
+}
+
 
 class OndolError(Exception):
     """Base of all errors. ``code`` is stable, ``str()`` names the thing and the next move."""
 
-    code: ClassVar[str] = "error"
+    code: str = "error"
+
+    @property
+    def explained_by(self) -> str:
+        """The code whose page says most about it."""
+        return self.code
+
+    @property
+    def fix(self) -> str:
+        """What to do about it, in one line."""
+        return CODES.get(self.explained_by) or CODES.get(self.code) or CODES["error"]
 
 
 class Refused(OndolError):
@@ -133,6 +218,10 @@ class RunFailed(RunEnded):
 
     code = "run_failed"
 
+    @property
+    def explained_by(self) -> str:
+        return str(self.error.get("code") or self.code)
+
 
 class RunCancelled(RunEnded):
     """The run was cancelled."""
@@ -171,6 +260,7 @@ class ModelError(OndolError):
         input_tokens: int | None = None, output_tokens: int | None = None,
     ) -> None:  # fmt: skip
         self.kind: ModelErrorKind = kind
+        self.code = model_code(kind)
         self.retry_after, self.sent = retry_after, sent
         self.input_tokens, self.output_tokens = input_tokens, output_tokens
         super().__init__(message)

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar, Literal, TypeAlias
 
+from ondol.errors import EndCode
+
 EffectClass: TypeAlias = Literal["read", "idempotent", "once"]
 AskKind: TypeAlias = Literal["approval", "unknown_effect", "parked", "definition_changed"]
 
@@ -68,7 +70,7 @@ class RunCompleted:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFailed:
     kind: ClassVar[str] = "run.failed"
-    code: str
+    code: EndCode
     message: str
     retryable: bool = False
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from ondol import effects
-from ondol.errors import ModelErrorKind
+from ondol.errors import EndCode, ModelErrorKind, model_code
 from ondol.journal import State
 
 #: These runs hold up the ones behind them in their session's queue.
@@ -78,7 +78,7 @@ class End:
     """End the run without a commit (T9)."""
 
     status: Literal["failed", "cancelled"]
-    code: str = ""
+    code: EndCode = "cancelled"
     message: str = ""
     retryable: bool = False
 
@@ -173,4 +173,4 @@ def _model_gave_up(state: State) -> End:
     assert error is not None
     kind: str = error.error
     retryable = kind in _RETRIED or kind in _GOES_ON_LATER
-    return End("failed", f"model_{kind}", error.message, retryable=retryable)
+    return End("failed", model_code(kind), error.message, retryable=retryable)

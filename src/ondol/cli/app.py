@@ -12,9 +12,9 @@ from typing import Any
 import typer
 import typer.core
 
-from ondol.cli import asks, audit, codes, context, db, demo, doctor, effects, runs, sessions
+from ondol.cli import asks, audit, codes, context, db, demo, doctor, effects, explain, runs, sessions
 from ondol.cli import run as run_command
-from ondol.cli.output import say_error
+from ondol.cli.output import say_error, say_failed
 from ondol.cli.surface import DbOption, FormatOption, NoColorOption, given
 from ondol.errors import OndolError
 
@@ -24,7 +24,7 @@ Exit codes: 0 ok, 1 run failed, cancelled or expired, 2 usage, 3 auth, 4 not fou
 person, 7 unknown effect, 130 Ctrl-C."""
 
 
-_ORDER = ("demo", "run", "runs", "asks", "effects", "sessions", "context", "audit", "db", "doctor")
+_ORDER = ("demo", "run", "runs", "asks", "effects", "sessions", "context", "audit", "db", "doctor", "explain")
 
 
 class _InOrder(typer.core.TyperGroup):
@@ -68,6 +68,7 @@ context.add_to(app)
 audit.add_to(app)
 doctor.add_to(app)
 app.add_typer(db.app, name="db")
+explain.add_to(app)
 
 
 def run(arguments: Sequence[str] | None) -> int:
@@ -81,7 +82,7 @@ def run(arguments: Sequence[str] | None) -> int:
     except typer.TyperException as error:
         return _usage(error)
     except OndolError as error:
-        say_error(error.code, str(error))
+        say_failed(error)
         return codes.of_error(error)
     except typer.Abort:
         return codes.INTERRUPTED

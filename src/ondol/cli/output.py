@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from ondol import clock, values
+from ondol.errors import OndolError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -121,8 +122,12 @@ def say(words: str = "") -> None:
     sys.stderr.flush()
 
 
-def say_error(code: str, message: str) -> None:
-    say(f"error [{code}]: {safe(' '.join(message.split()))}")
+def say_error(code: str, message: str, explained_by: str | None = None) -> None:
+    say(f"error [{code}]: {safe(' '.join(message.split()))} (ondol explain {explained_by or code})")
+
+
+def say_failed(error: OndolError) -> None:
+    say_error(error.code, str(error), error.explained_by)
 
 
 def safe(words: str, keep: str = "") -> str:

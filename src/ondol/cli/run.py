@@ -16,7 +16,7 @@ from ondol.cli.bodies import ask_body, run_body
 from ondol.cli.follow import Behind, NoDriver, Progress, follow, say_waiting, waiting_code
 from ondol.cli.lines import say_ask
 from ondol.cli.loading import load
-from ondol.cli.output import say, say_error
+from ondol.cli.output import say, say_failed
 from ondol.cli.surface import Cli, verb
 from ondol.errors import OndolError, RunFailed, RunWaiting
 from ondol.handles import Run
@@ -118,7 +118,7 @@ async def _say_end(cli: Cli, rt: Runtime, run: Run, progress: Progress | None, a
         return code
     except OndolError as error:
         _print(cli, run, run_body(run))
-        say_error(error.code, str(error))
+        say_failed(error)
         if isinstance(error, RunFailed) and error.retryable:
             say(f"  go on: {cli.command('runs', 'resume', run.id, '--app', app)}")
         for ask in await rt.asks(run=run.id):

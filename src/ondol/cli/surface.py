@@ -16,7 +16,7 @@ import typer
 import typer.core
 
 from ondol.cli import codes
-from ondol.cli.output import Output, say_error
+from ondol.cli.output import Output, say_failed
 from ondol.errors import InvalidInput, OndolError
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Cli:
 
     def failed(self, error: OndolError) -> None:
         """Say what went wrong and go on with the next id; the first failure is the exit code."""
-        say_error(error.code, str(error))
+        say_failed(error)
         self.ends_with(codes.of_error(error))
 
     def ends_with(self, code: int) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from ondol import events, lifecycle
-from ondol.errors import AlreadyDecided, AskClosed, InvalidInput, NotFound
+from ondol.errors import AlreadyDecided, AskClosed, EndCode, InvalidInput, NotFound
 from ondol.records import AskRow, EffectRow, RunRow
 from ondol.transactions.ending import finish
 from ondol.transactions.pieces import act_row, queue_again, run_row, signal_rows, touch
@@ -63,7 +63,9 @@ def decide(tenant: str, ask_id: str, decision: Decision, by: str, door: str, at:
         yield signal_rows(run, "ask", ask_id, at)
     elif ask.kind in ("parked", "definition_changed"):
         if decision.kind == "fail":
-            failed = events.RunFailed(code=ask.kind, message=decision.reason or "a person ended the parked run")
+            failed = events.RunFailed(
+                code=cast(EndCode, ask.kind), message=decision.reason or "a person ended the parked run"
+            )
             before = [asked(ask, decision)]
             run = (yield from finish(run, at, failed, before=before)).run
         else:

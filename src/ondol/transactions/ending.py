@@ -18,6 +18,7 @@ from ondol.transactions.pieces import (
     queue_again,
     run_row,
     signal_rows,
+    stored_error,
     touch,
 )
 from ondol.transactions.signals import read_signals
@@ -90,8 +91,8 @@ def finish(
     append, batch = append_entries(run.tenant, run.id, fence, seq, at, entries)
     failed = isinstance(last, events.RunFailed)
     error = (
-        {"code": last.code, "message": last.message} if isinstance(last, events.RunFailed)
-        else {"code": "cancelled", "message": last.reason, "by": last.by}
+        stored_error(last.code, last.message) if isinstance(last, events.RunFailed)
+        else stored_error("cancelled", last.reason, by=last.by)
     )  # fmt: skip
     of_session = {"tenant": run.tenant, "session": run.session}
     raised: list[Statement] = [("session.raise", of_session | {"head": None, "at": at})] if run.wrote else []
@@ -100,7 +101,7 @@ def finish(
         *writes,
         *raised,
         ("run.unhold", key | {
-            "state": "failed" if failed else "cancelled", "ended_at": at, "error": values.dumps(error),
+            "state": "failed" if failed else "cancelled", "ended_at": at, "error": error,
             "retryable": int(isinstance(last, events.RunFailed) and last.retryable),
         }),
         ("ask.close_all", key),
@@ -175,7 +176,7 @@ def _park(run: RunRow, why: str, at: int) -> Tx[RunRow]:
     question = f"{why}. Resume it, or fail it?"
     writes: list[Statement] = [
         ask_row(run.tenant, ask, run.id, run.session, run.user_id, "parked", at, question=question),
-        ("run.park", {"tenant": run.tenant, "run": run.id, "error": values.dumps({"code": "parked", "message": why})}),
+        ("run.park", {"tenant": run.tenant, "run": run.id, "error": stored_error("parked", why)}),
     ]
     return (yield from touch(run, at, [parked], writes))
 
@@ -190,11 +191,10 @@ def park_changed(claim: Claim, at: int, why: str) -> Tx[tuple[RunRow, journal.Ba
     parked = events.RunParked(why=why, ask=ask, ask_kind="definition_changed")
     append, batch = append_entries(claim.tenant, claim.run, claim.fence, seq, at, [parked])
     question = f"{why}. Resume it (with code that fits), or fail it?"
-    error = values.dumps({"code": "definition_changed", "message": why})
     *_, rows = yield [
         append,
         ask_row(claim.tenant, ask, claim.run, claim.session, user_id, "definition_changed", at, question=question),
-        ("run.park", key | {"error": error}),
+        ("run.park", key | {"error": stored_error("definition_changed", why)}),
         ("run.get", key),
     ]
     return RunRow(*rows[0]), batch

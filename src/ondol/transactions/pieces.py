@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ondol import events, journal, messages
-from ondol.errors import CancelRequested, ClaimLost, NotFound, RevisionConflict, SignalsUnread
+from ondol import events, journal, messages, values
+from ondol.errors import CancelRequested, ClaimLost, EndCode, NotFound, RevisionConflict, SignalsUnread
 from ondol.records import RunRow, SessionRow
 from ondol.transactions.statements import Row, Statement, Tx
 
@@ -130,6 +130,11 @@ def raised_revision(rows: list[Row], claim: Claim) -> Tx[int]:
 def signal_rows(run: RunRow, kind: str, body: str, at: int) -> list[Statement]:
     key = {"tenant": run.tenant, "run": run.id, "kind": kind}
     return [("signal.insert", key | {"body": body, "at": at}), ("signal.arrived", key)]
+
+
+def stored_error(code: EndCode, message: str, **more: str) -> str:
+    """What a run keeps of its end, and a parked one of what stopped it."""
+    return values.dumps({"code": code, "message": message, **more})
 
 
 def touch(run: RunRow, at: int, entries: Sequence[events.Entry], writes: Sequence[Statement]) -> Tx[RunRow]:

@@ -12,7 +12,7 @@ from ondol.cli.bystander import Bystander
 from ondol.cli.demo import shop as shops
 from ondol.cli.demo.shop import Crash, Shop
 from ondol.cli.follow import waiting_code
-from ondol.cli.output import called, exact, say_error
+from ondol.cli.output import called, exact, say_failed
 from ondol.errors import NotFound, OndolError, RunWaiting
 from ondol.events import Event
 from ondol.handles import Ask, Effect, Run, this_person
@@ -116,7 +116,7 @@ async def run(agent: Agent, shop: Shop, crash: Crash, again: str) -> int:
             _say_asks(shop, asks, again)
             return waiting_code(asks)
         except OndolError as error:
-            say_error(error.code, str(error))
+            say_failed(error)
             print(f"begin anew: {again} --fresh", flush=True)
             return codes.of_error(error)
     print(f"answer      {result.text}")
