@@ -191,7 +191,8 @@ def _decided(state: State, entry: events.AskDecided) -> State:
         return state
     match entry.decision:
         case "approve":
-            return _set(state, entry.call, state="approved", arguments=entry.arguments)
+            changes = {} if entry.arguments is None else {"arguments": entry.arguments}  # an earlier replacement stays
+            return _set(state, entry.call, state="approved", **changes)
         case "deny":
             return _set(state, entry.call, state="denied")
         case _:
