@@ -39,6 +39,9 @@ class RunRow(NamedTuple):
     accepted_at: int
     updated_at: int
     ended_at: int | None
+    family: str | None
+    replay_of: str | None
+    forked_at: int | None
 
 
 class SessionRow(NamedTuple):
@@ -53,6 +56,8 @@ class SessionRow(NamedTuple):
     updated_at: int
     deleted_at: int | None
     zone: str | None
+    parent: str | None
+    parent_until: int | None
 
 
 class EffectRow(NamedTuple):
@@ -74,10 +79,15 @@ class EffectRow(NamedTuple):
     reason: str | None
     evidence: str | None
     told: str | None
+    reuses: str | None
 
     @property
     def id(self) -> EffectId:
         return effect_id(self.run, self.ordinal)
+
+    @property
+    def is_write(self) -> bool:
+        return self.effect != "read"
 
     @property
     def key(self) -> str:

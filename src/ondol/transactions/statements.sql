@@ -18,6 +18,14 @@ ORDER BY n DESC LIMIT :limit
 SELECT id, state FROM runs WHERE tenant = :tenant AND session = :session
   AND state IN ('queued', 'running', 'waiting') ORDER BY place LIMIT 1
 
+-- With each run, whether its input is still stored.
+-- name: run.family
+SELECT {run}, EXISTS (SELECT 1 FROM messages m WHERE m.tenant = runs.tenant AND m.run = runs.id AND m.ordinal = 1)
+FROM runs WHERE tenant = :tenant AND (id = :family OR family = :family) ORDER BY n
+
+-- name: run.copies
+SELECT {run} FROM runs WHERE tenant = :tenant AND family = :family AND replay_of = :run ORDER BY n
+
 -- name: run.insert
 INSERT INTO runs (tenant, id, session, user_id, operation_id, fingerprint, agent, definition, trigger, door, zone,
   state, place, next_seq, accepted_at, updated_at)
@@ -246,6 +254,10 @@ SELECT {effect} FROM effects WHERE tenant = :tenant AND run = :run AND ordinal =
 
 -- name: effect.of_run
 SELECT {effect} FROM effects WHERE tenant = :tenant AND run = :run ORDER BY ordinal
+
+-- name: effect.of_family
+SELECT {e.effect} FROM runs r JOIN effects e ON e.tenant = r.tenant AND e.run = r.id
+WHERE r.tenant = :tenant AND (r.id = :family OR r.family = :family) ORDER BY r.n, e.ordinal
 
 -- name: effect.list
 SELECT {e.effect} FROM runs r JOIN effects e ON e.tenant = r.tenant AND e.run = r.id WHERE r.tenant = :tenant

@@ -1,0 +1,201 @@
+"""May this run be replayed, and what becomes of each call then?
+
+Plain rules over what is written down. A *family* is a run, what it replays, and all replays and forks of those: what
+any of them did has happened in the world, so the verdict and the guard of a replay look at all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, NamedTuple, TypeAlias
+
+from ondol import clock, ids, lifecycle
+from ondol.errors import InvalidInput, Refused
+from ondol.records import EffectRow, RunRow
+
+Kind: TypeAlias = Literal["safe", "guarded", "blocked"]
+
+
+@dataclass(frozen=True, slots=True)
+class By:
+    """Who takes it upon themselves, and why. Both are kept with the run and in the audit."""
+
+    name: str
+    why: str
+
+    def __post_init__(self) -> None:
+        ids.checked_id("name", self.name)
+        if not ids.checked_text("why", self.why).strip():
+            raise InvalidInput(f"{self.name} gives no reason: say why, it is kept")
+
+
+class Member(NamedTuple):
+    """A run of the family with its effects. ``kept`` is False when what it was asked and did was erased."""
+
+    run: RunRow
+    kept: bool
+    effects: tuple[EffectRow, ...]
+
+
+class Family(NamedTuple):
+    """All that a verdict looks at: the run in question, its family (the oldest first), the stored input of the run
+    (None when it was erased), and the names of its attachments that are gone."""
+
+    run: RunRow
+    members: tuple[Member, ...]
+    input: str | None
+    gone: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayEffect:
+    """One recorded call, and what a replay would ``do`` about an equal one.
+
+    ``effect`` is its class, ``at`` the instant at which it came to its ``state``. Calls of the other runs of the
+    family are listed where they were started.
+    """
+
+    id: str
+    run: str
+    tool: str
+    effect: str
+    state: str
+    at: datetime | None
+    do: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayVerdict:
+    """May the run be replayed? Printed, it is a line for each effect.
+
+    ``safe``: no write of the family was started, it may run. ``guarded``: writes were started and all are settled, it
+    runs with ``force`` only, and then under guard. ``blocked``: ``reasons`` say what to settle first.
+    """
+
+    run: str
+    kind: Kind
+    reasons: tuple[str, ...]
+    effects: tuple[ReplayEffect, ...]
+    time_zone: str | None = None
+    accepted_at: datetime | None = None
+
+    def __str__(self) -> str:
+        lines = [f"verdict: {self.kind} ({'; '.join(self.reasons)})"]
+        names, classes = (max((len(c) for c in column), default=0) for column in self._columns())
+        states = [self._state(e) for e in self.effects]
+        width = max((len(s) for s in states), default=0)
+        for effect, state in zip(self.effects, states, strict=True):
+            stands = f"{state:<{width}}   " if state else ""
+            whose = "" if effect.run == self.run else f" (run {effect.run})"
+            lines.append(f" {effect.tool:<{names}}  {effect.effect:<{classes}}  {stands}{effect.do}{whose}")
+        return "\n".join(lines)
+
+    def _columns(self) -> tuple[list[str], list[str]]:
+        return [e.tool for e in self.effects], [e.effect for e in self.effects]
+
+    def _state(self, effect: ReplayEffect) -> str:
+        """Nothing for a read: whatever became of it, it is free to repeat."""
+        if effect.effect == "read":
+            return ""
+        if effect.at is None:
+            return effect.state
+        zone = clock.zone(self.time_zone) if self.time_zone else None
+        at, day = (None if t is None else t.astimezone(zone or t.tzinfo) for t in (effect.at, self.accepted_at))
+        assert at is not None
+        same_day = day is not None and at.date() == day.date()
+        return f"{effect.state} {at:%H:%M:%S}" if same_day else f"{effect.state} {at:%Y-%m-%d %H:%M:%S}"
+
+
+class ReplayUnsafe(Refused):
+    """The run cannot be replayed as asked. ``verdict`` says why, effect by effect."""
+
+    code = "replay_unsafe"
+
+    def __init__(self, message: str, verdict: ReplayVerdict) -> None:
+        self.verdict = verdict
+        super().__init__(message)
+
+
+def verdict(family: Family) -> ReplayVerdict:
+    """The verdict over a family: what was *started* counts, not what answered."""
+    run = family.run
+    started = sum(e.is_write and e.attempt > 0 for m in family.members for e in m.effects)
+    kind: Kind = "blocked"
+    reasons = tuple(_blockers(family))
+    if not reasons and started:
+        kind = "guarded"
+        reasons = (f"{started} write effect{'s were' if started > 1 else ' was'} started, all settled",)
+    elif not reasons:
+        kind, reasons = "safe", ("no write effect was started",)
+    own = [e for m in family.members if m.run.id == run.id for e in m.effects]
+    others = [e for m in family.members if m.run.id != run.id for e in m.effects if e.is_write and e.attempt > 0]
+    return ReplayVerdict(
+        run=run.id, kind=kind, reasons=reasons, time_zone=run.zone, accepted_at=clock.from_micros(run.accepted_at),
+        effects=tuple(_line(e, guarded=started > 0) for e in (*own, *others)),
+    )  # fmt: skip
+
+
+def _blockers(family: Family) -> Iterator[str]:
+    """What must be settled before anybody can tell what a replay would do."""
+    if family.input is None:
+        yield f"the input of run {family.run.id} is gone: its session was deleted"
+    for name in family.gone:
+        yield f"the attachment {name!r} of run {family.run.id} is gone"
+    for run, kept, effects in family.members:
+        if run.state not in lifecycle.ENDED:
+            yield f"run {run.id} is {run.state}: {_UNFINISHED.get(run.state, 'wait for it, or cancel it')}"
+            continue
+        for effect in effects:
+            if effect.state in ("started", "unknown"):
+                how = f"ondol effects resolve {effect.id} --happened|--not-happened --evidence TEXT --by NAME"
+                yield f"{effect.tool} of run {run.id} may have happened: settle it ({how})"
+        if not kept and run.id != family.run.id and any(e.is_write and e.attempt > 0 for e in effects):
+            yield f"what run {run.id} did is gone, and belongs to it too: its session was deleted"
+
+
+_UNFINISHED = {
+    "waiting": "decide its asks, or cancel it",
+    "parked": "resume it, fail it, or cancel it",
+}
+
+
+def _line(effect: EffectRow, *, guarded: bool) -> ReplayEffect:
+    at = effect.ended_at or effect.started_at
+    return ReplayEffect(
+        id=effect.id, run=effect.run, tool=effect.tool, effect=effect.effect, state=effect.state,
+        at=None if at is None else clock.from_micros(at), do=_what_a_replay_does(effect, guarded),
+    )  # fmt: skip
+
+
+def _what_a_replay_does(effect: EffectRow, guarded: bool) -> str:
+    tool = effect.tool
+    if not effect.is_write:
+        return "free to repeat"
+    if effect.reuses is not None:
+        return f"an equal call gets the outcome of {effect.reuses}, any other {tool} asks first"
+    if effect.attempt == 0:
+        asks = f"any {tool} asks first" if guarded else "runs as any other call"
+        return f"was never started, {asks}"
+    match effect.state:
+        case "succeeded":
+            return f"an equal call gets this outcome, any other {tool} asks first"
+        case "started" | "unknown":
+            return "blocks until it is settled"
+        case _:
+            return f"nothing happened, any {tool} asks first"
+
+
+def needs(verdict: ReplayVerdict, *, forced: bool) -> str | None:
+    """Why a replay under this verdict is refused, with the next move; None if it may run."""
+    run = verdict.run
+    match verdict.kind:
+        case "safe":
+            return None
+        case "guarded" if forced:
+            return None
+        case "guarded":
+            return f"run {run} cannot be replayed just so ({verdict.reasons[0]}): say force=By(name, why), or fork it"
+        case _:
+            return f"run {run} cannot be replayed: {'; '.join(verdict.reasons)}"
