@@ -9,14 +9,14 @@ from typing import Annotated, Any, Literal
 import typer
 
 from ondol import values
-from ondol.cli import codes
 from ondol.cli.bodies import ask_body
 from ondol.cli.lines import deciding
 from ondol.cli.output import Column, called, when
 from ondol.cli.runs import say_who_drives
 from ondol.cli.surface import By, Cli, Ids, Limit, noun, verb
-from ondol.errors import InvalidInput, OndolError
+from ondol.errors import InvalidInput
 from ondol.handles import Ask
+from ondol.runtime import Runtime
 
 app = noun("What waits for a person.")
 
@@ -44,12 +44,8 @@ async def ls(
     limit: Limit = 100,
 ) -> None:
     """List what is open, the oldest first."""
-    found: list[Ask] = []
-    try:
-        async with cli.runtime() as rt:
-            found = await rt.asks(run=run, session=session, user=user, state=None if all else "open", limit=limit)
-    except codes.NoDatabase:
-        pass
+    state = None if all else "open"
+    found = await cli.found(lambda rt: rt.asks(run=run, session=session, user=user, state=state, limit=limit))
     empty = f"nothing waits for a person in {cli.url}: '{cli.command('run', 'APP:AGENT', 'TEXT')}' starts what may ask"
     cli.out.listing(found, _COLUMNS, id=lambda a: a.id, body=ask_body, empty=empty)
 
@@ -57,20 +53,15 @@ async def ls(
 @verb(app, "show")
 async def show(cli: Cli, id: Ids) -> None:
     """Show asks in full, and the commands that decide them."""
-    shown = []
-    async with cli.runtime() as rt:
-        for one in cli.each(id):
-            try:
-                ask = await rt.get_ask(one)
-                zone = (await rt.get_run(ask.run)).time_zone
-            except OndolError as error:
-                cli.failed(error)
-                continue
-            shown.append((ask.id, ask_body(ask)))
-            if cli.out.format == "table":
-                _print(cli, ask, zone)
-    if cli.out.format != "table":
-        cli.out.bodies(shown, one=True)
+
+    async def show_one(rt: Runtime, one: str) -> tuple[str, Any]:
+        ask = await rt.get_ask(one)
+        zone = (await rt.get_run(ask.run)).time_zone
+        if cli.out.for_people:
+            _print(cli, ask, zone)
+        return ask.id, ask_body(ask)
+
+    await cli.for_each(id, show_one)
 
 
 def _print(cli: Cli, ask: Ask, zone: str | None) -> None:
@@ -121,21 +112,15 @@ async def answer(
 
 
 async def _decide(cli: Cli, ids: list[str], decide: Callable[[Ask], Awaitable[Ask]]) -> None:
-    decided = []
-    async with cli.runtime(acts=True) as rt:
-        for one in cli.each(ids):
-            try:
-                ask = await decide(await rt.get_ask(one))
-                run = await rt.get_run(ask.run)
-            except OndolError as error:
-                cli.failed(error)
-                continue
-            decided.append((ask.id, ask_body(ask)))
-            if cli.out.format == "table":
-                cli.out.line(f"{ask.id}: {ask.decision} by {ask.decided_by}. Run {run.id} is {run.status}")
-                await say_who_drives(cli, rt, run)
-    if cli.out.format != "table":
-        cli.out.bodies(decided, one=True)
+    async def decide_one(rt: Runtime, one: str) -> tuple[str, Any]:
+        ask = await decide(await rt.get_ask(one))
+        run = await rt.get_run(ask.run)
+        if cli.out.for_people:
+            cli.out.line(f"{ask.id}: {ask.decision} by {ask.decided_by}. Run {run.id} is {run.status}")
+            await say_who_drives(cli, rt, run)
+        return ask.id, ask_body(ask)
+
+    await cli.for_each(ids, decide_one, acts=True)
 
 
 def parse_json(option: str, given: str) -> Any:

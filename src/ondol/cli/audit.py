@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import typer
 
-from ondol.cli import codes
 from ondol.cli.bodies import act_body
 from ondol.cli.output import Column, when
 from ondol.cli.surface import Cli, Limit, verb
@@ -26,11 +25,6 @@ def add_to(app: typer.Typer) -> None:
 
 async def audit(cli: Cli, limit: Limit = 100) -> None:
     """What people did: who, when, through which door. The newest comes first."""
-    found: list[Act] = []
-    try:
-        async with cli.runtime() as rt:
-            found = await rt.audit(limit=limit)
-    except codes.NoDatabase:
-        pass
+    found = await cli.found(lambda rt: rt.audit(limit=limit))
     empty = f"nobody decided or cancelled anything in {cli.url}: '{cli.command('asks')}' lists what waits for that"
     cli.out.listing(found, _COLUMNS, id=lambda a: a.subject, body=act_body, empty=empty)

@@ -24,7 +24,7 @@ async def context(
     """What the model saw at a step of a run. It is built again from what is stored, and compared with its hash."""
     async with cli.runtime() as rt:
         seen = await rt.context(run, step)
-    if cli.out.format != "table":
+    if not cli.out.for_people:
         body = {
             "run": seen.run, "step": seen.step, "hash": seen.hash, "matches": seen.matches,
             "definition": values.encode(seen.definition), "messages": [message_body(m) for m in seen.messages],

@@ -20,7 +20,7 @@ async def check(cli: Cli) -> int:
     from ondol.stores import sqlite_admin
 
     problems = sqlite_admin.check(_existing(cli))
-    if cli.out.format == "table":
+    if cli.out.for_people:
         if not problems:
             cli.out.line(f"{cli.path}: every page, checksum and blob is right")
         for problem in problems:
@@ -69,7 +69,7 @@ def _existing(cli: Cli) -> Path:
 
 
 def _done(cli: Cli, body: dict[str, object], words: str) -> None:
-    if cli.out.format == "table":
+    if cli.out.for_people:
         cli.out.line(words)
     else:
         cli.out.bodies([(str(cli.path), body)], one=True)

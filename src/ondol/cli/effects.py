@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from ondol.cli import codes
 from ondol.cli.asks import parse_json
 from ondol.cli.bodies import effect_body
 from ondol.cli.lines import deciding
@@ -14,7 +13,7 @@ from ondol.cli.output import Column, called, when
 from ondol.cli.runs import say_who_drives
 from ondol.cli.surface import By, Cli, Ids, Limit, noun, verb
 from ondol.effects import EffectState
-from ondol.errors import InvalidInput, NotFound, OndolError
+from ondol.errors import InvalidInput, NotFound
 from ondol.handles import Ask, Effect
 from ondol.runtime import Runtime
 
@@ -39,12 +38,7 @@ async def ls(
     limit: Limit = 100,
 ) -> None:
     """List effects, those of the newest runs first."""
-    found: list[Effect] = []
-    try:
-        async with cli.runtime() as rt:
-            found = await rt.effects(run=run, session=session, state=state, limit=limit)
-    except codes.NoDatabase:
-        pass
+    found = await cli.found(lambda rt: rt.effects(run=run, session=session, state=state, limit=limit))
     start = cli.command("run", "APP:AGENT", "TEXT")
     empty = f"no such effects in {cli.url}: '{start}' starts a run, and its tools make them"
     cli.out.listing(found, _COLUMNS, id=lambda e: e.id, body=effect_body, empty=empty)
@@ -53,20 +47,15 @@ async def ls(
 @verb(app, "show")
 async def show(cli: Cli, id: Ids) -> None:
     """Show effects in full; for an unknown one, how to settle it."""
-    shown = []
-    async with cli.runtime() as rt:
-        for one in cli.each(id):
-            try:
-                effect = await rt.get_effect(one)
-                zone = (await rt.get_run(effect.run)).time_zone
-            except OndolError as error:
-                cli.failed(error)
-                continue
-            shown.append((effect.id, effect_body(effect)))
-            if cli.out.format == "table":
-                await _print(cli, rt, effect, zone)
-    if cli.out.format != "table":
-        cli.out.bodies(shown, one=True)
+
+    async def show_one(rt: Runtime, one: str) -> tuple[str, Any]:
+        effect = await rt.get_effect(one)
+        zone = (await rt.get_run(effect.run)).time_zone
+        if cli.out.for_people:
+            await _print(cli, rt, effect, zone)
+        return effect.id, effect_body(effect)
+
+    await cli.for_each(id, show_one)
 
 
 async def _print(cli: Cli, rt: Runtime, effect: Effect, zone: str | None) -> None:
@@ -103,27 +92,22 @@ async def resolve(
     if result is not None and not happened:
         raise InvalidInput("--result goes with --happened: it is what the model is told")
     said = None if result is None else parse_json("--result", result)
-    settled = []
-    async with cli.runtime(acts=True) as rt:
-        for one in cli.each(id):
-            try:
-                ask = await _ask_about(rt, one)
-                if happened:
-                    await ask.happened(said, evidence, by=by)
-                elif not_happened:
-                    await ask.not_happened(evidence, by=by)
-                else:
-                    await ask.give_up(evidence, by=by)
-                effect, run = await rt.get_effect(one), await rt.get_run(ask.run)
-            except OndolError as error:
-                cli.failed(error)
-                continue
-            settled.append((effect.id, effect_body(effect)))
-            if cli.out.format == "table":
-                cli.out.line(f"{effect.id} {effect.tool}: {effect.state}. Run {run.id} is {run.status}")
-                await say_who_drives(cli, rt, run)
-    if cli.out.format != "table":
-        cli.out.bodies(settled, one=True)
+
+    async def settle(rt: Runtime, one: str) -> tuple[str, Any]:
+        ask = await _ask_about(rt, one)
+        if happened:
+            await ask.happened(said, evidence, by=by)
+        elif not_happened:
+            await ask.not_happened(evidence, by=by)
+        else:
+            await ask.give_up(evidence, by=by)
+        effect, run = await rt.get_effect(one), await rt.get_run(ask.run)
+        if cli.out.for_people:
+            cli.out.line(f"{effect.id} {effect.tool}: {effect.state}. Run {run.id} is {run.status}")
+            await say_who_drives(cli, rt, run)
+        return effect.id, effect_body(effect)
+
+    await cli.for_each(id, settle, acts=True)
 
 
 async def _ask_about(rt: Runtime, effect: str) -> Ask:

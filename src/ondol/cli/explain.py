@@ -38,7 +38,7 @@ async def explain(
     if code not in CODES:
         raise NotFound(f"there is no code {code!r}: '{cli.command('explain')}' lists them")
     text = page(code)
-    if cli.out.format == "table":
+    if cli.out.for_people:
         cli.out.line(text.rstrip("\n"))
     else:
         cli.out.bodies([(code, {"code": code, "fix": CODES[code], "page": text})], one=True)

@@ -43,6 +43,10 @@ class Output:
         self._console: Console | None = None
 
     @property
+    def for_people(self) -> bool:
+        return self.format == "table"
+
+    @property
     def console(self) -> Console:
         if self._console is None:
             from rich.console import Console

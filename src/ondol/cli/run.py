@@ -66,7 +66,7 @@ async def drive(
         loaded = loaded.with_model(model)
     runtime = loaded.runtime(cli.named_db)
     cli.works_on(runtime._store)
-    progress = Progress(cli) if cli.out.format == "table" and cli.out.is_terminal else None
+    progress = Progress(cli) if cli.out.for_people and cli.out.is_terminal else None
     ended_by = _stop_on_sigterm()
     accepted: Run | None = None
     try:
@@ -141,13 +141,13 @@ async def _say_end(cli: Cli, rt: Runtime, run: Run, progress: Progress | None, a
 
 def _print(cli: Cli, run: Run, body: dict[str, Any]) -> None:
     """For programs, what a run came to that has no answer."""
-    if cli.out.format != "table":
+    if not cli.out.for_people:
         cli.out.bodies([(run.id, body)], one=True)
 
 
 def _detach(cli: Cli, run: Run, why: str, app: str) -> int:
     """It is accepted, but another process drives the store and lacks the agent: nobody waits for ever."""
-    if cli.out.format == "table":
+    if cli.out.for_people:
         cli.out.line(run.id)
     else:
         _print(cli, run, run_body(run))

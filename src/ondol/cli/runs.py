@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -43,45 +43,40 @@ async def ls(
     limit: Limit = 50,
 ) -> None:
     """List runs, the newest first."""
-    found: list[Run] = []
     stands: str | None = None
-    try:
-        async with cli.runtime() as rt:
-            found = await rt.runs(session=session, user=user, state=state, before=before, limit=limit)
-            for run in found:
-                stands = stands or await unserved(rt, run)
-    except codes.NoDatabase:
-        pass
+
+    async def look(rt: Runtime) -> list[Run]:
+        nonlocal stands
+        found = await rt.runs(session=session, user=user, state=state, before=before, limit=limit)
+        for run in found:
+            stands = stands or await unserved(rt, run)
+        return found
+
+    found = await cli.found(look)
     empty = f"no runs in {cli.url}: '{cli.command('run', 'APP:AGENT', 'TEXT')}' makes one"
     if session or user or state or before:
         empty = f"no such runs in {cli.url}: '{cli.command('runs')}' lists all"
     cli.out.listing(found, _COLUMNS, id=lambda r: r.id, body=run_body, empty=empty)
-    if stands is not None and cli.out.format == "table":
+    if stands is not None and cli.out.for_people:
         say(f"something does not go on now: {stands}")
 
 
 @verb(app, "show")
 async def show(cli: Cli, id: Ids) -> None:
     """Show runs in full: effects, asks and all that happened."""
-    shown = []
-    async with cli.runtime() as rt:
-        for one in cli.each(id):
-            try:
-                run = await rt.get_run(one)
-                effects, asks = await run.effects(), await run.asks(state=None)
-                events = await _so_far(run)
-            except OndolError as error:
-                cli.failed(error)
-                continue
-            if cli.out.format == "table":
-                await _print(cli, rt, run, effects, asks, events)
-            body = run_body(run) | {
-                "effects": [effect_body(e) for e in effects], "asks": [ask_body(a) for a in asks],
-                "events": [event_body(e) for e in events],
-            }  # fmt: skip
-            shown.append((run.id, body))
-    if cli.out.format != "table":
-        cli.out.bodies(shown, one=True)
+
+    async def show_one(rt: Runtime, one: str) -> tuple[str, Any]:
+        run = await rt.get_run(one)
+        effects, asks = await run.effects(), await run.asks(state=None)
+        events = await _so_far(run)
+        if cli.out.for_people:
+            await _print(cli, rt, run, effects, asks, events)
+        return run.id, run_body(run) | {
+            "effects": [effect_body(e) for e in effects], "asks": [ask_body(a) for a in asks],
+            "events": [event_body(e) for e in events],
+        }  # fmt: skip
+
+    await cli.for_each(id, show_one)
 
 
 async def _so_far(run: Run) -> list[Event]:
@@ -201,27 +196,25 @@ async def cancel(
     reason: Annotated[str, typer.Option("--reason", metavar="WHY", help="Kept with the run.")] = "",
 ) -> None:
     """Ask runs to stop. What has started is not undone; what may have happened stays listed as unknown."""
-    cancelled = []
-    async with cli.runtime(acts=True) as rt:
-        for one in cli.each(id):
-            try:
-                run = await rt.cancel(one, by=by, reason=reason)
-            except OndolError as error:
-                cli.failed(error)
-                continue
-            cancelled.append((run.id, run_body(run)))
-            if cli.out.format != "table":
-                continue
-            if run.cancelling:
-                cli.out.line(f"run {run.id} is cancelling: its process stops what is in flight")
-            elif run.status == "cancelled":
-                cli.out.line(f"run {run.id} is cancelled")
-            else:
-                cli.out.line(f"run {run.id} is {run.status} already: nothing was cancelled")
-            for effect in await rt.effects(run=run.id, state="unknown"):
-                say(f"  {effect.id} {effect.tool} may have happened: {cli.command('effects', 'show', effect.id)}")
-    if cli.out.format != "table":
-        cli.out.bodies(cancelled, one=True)
+
+    async def cancel_one(rt: Runtime, one: str) -> tuple[str, Any]:
+        run = await rt.cancel(one, by=by, reason=reason)
+        if cli.out.for_people:
+            await _say_cancelled(cli, rt, run)
+        return run.id, run_body(run)
+
+    await cli.for_each(id, cancel_one, acts=True)
+
+
+async def _say_cancelled(cli: Cli, rt: Runtime, run: Run) -> None:
+    if run.cancelling:
+        cli.out.line(f"run {run.id} is cancelling: its process stops what is in flight")
+    elif run.status == "cancelled":
+        cli.out.line(f"run {run.id} is cancelled")
+    else:
+        cli.out.line(f"run {run.id} is {run.status} already: nothing was cancelled")
+    for effect in await rt.effects(run=run.id, state="unknown"):
+        say(f"  {effect.id} {effect.tool} may have happened: {cli.command('effects', 'show', effect.id)}")
 
 
 @verb(app, "resume")
@@ -267,7 +260,7 @@ async def _resume(
                 shown = cli.command("runs", "show", run.id)
                 raise codes.CannotGoOn(f"run {run.id} is {run.status} and will not go on: {shown}")
         if app is None:
-            if cli.out.format == "table":
+            if cli.out.for_people:
                 cli.out.line(f"run {run.id} is {run.status}")
                 await say_who_drives(cli, rt, run)
             else:

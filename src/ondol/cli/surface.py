@@ -6,11 +6,11 @@ import asyncio
 import inspect
 import shlex
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Literal, ParamSpec, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Literal, ParamSpec, TypeAlias, TypeVar
 
 import typer
 import typer.core
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ondol.store import Store
 
 P = ParamSpec("P")
+T = TypeVar("T")
 Format: TypeAlias = Literal["table", "json", "jsonl", "ids"]
 Verb: TypeAlias = Callable[Concatenate["Cli", P], Coroutine[Any, Any, int | None]]
 
@@ -97,6 +98,30 @@ class Cli:
             raise codes.NoDatabase(f"there is no database {self.path}: name it with --db, or 'ondol run' makes it")
         async with Runtime(self.url if acts else Bystander(self.path), door="cli") as rt:
             yield rt
+
+    async def found(self, look: Callable[[Runtime], Awaitable[list[T]]]) -> list[T]:
+        """What a list command lists: nothing where there is no store, and looking makes none."""
+        try:
+            async with self.runtime() as rt:
+                return await look(rt)
+        except codes.NoDatabase:
+            return []
+
+    async def for_each(
+        self, ids: Iterable[str], do: Callable[[Runtime, str], Awaitable[tuple[str, Any]]], *, acts: bool = False
+    ) -> None:
+        """Do something with each id that was given. ``do`` tells people by itself what came of it, and returns an id
+        and a body for programs. If it fails, that is said, and the next one has its turn.
+        """
+        done: list[tuple[str, Any]] = []
+        async with self.runtime(acts=acts) as rt:
+            for one in self.each(ids):
+                try:
+                    done.append(await do(rt, one))
+                except OndolError as error:
+                    self.failed(error)
+        if not self.out.for_people:
+            self.out.bodies(done, one=True)
 
     def failed(self, error: OndolError) -> None:
         """Say what went wrong and go on with the next id; the first failure is the exit code."""
