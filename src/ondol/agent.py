@@ -10,7 +10,8 @@ from ondol import values
 from ondol.errors import InvalidInput
 from ondol.ids import checked_id
 from ondol.model import Model
-from ondol.tools import Tool, as_tool
+from ondol.tools import Tool
+from ondol.toolsets import Finds, Toolset, as_tool_or_toolset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,13 +30,14 @@ class Agent:
     """A name, a model, instructions and tools.
 
     ``model`` is a name (``openai:gpt-5.2``, ``script:demo``, ``script:answers.json``) or anything with the methods
-    of ``ondol.Model``. A plain function among ``tools`` is a ``once`` tool.
+    of ``ondol.Model``. A plain function among ``tools`` is a ``once`` tool; a function of the run's context that
+    returns tools (``list[Tool]``) is a ``Toolset``.
     """
 
     name: str
     model: str | Model
     instructions: str = ""
-    tools: Sequence[Tool[..., Any] | Callable[..., Any]] = ()
+    tools: Sequence[Tool[..., Any] | Toolset | Finds | Callable[..., Any]] = ()
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
@@ -48,7 +50,7 @@ class Agent:
             raise InvalidInput(f"agent {self.name!r}: the instructions must be a text")
         if not isinstance(self.tools, Sequence) or isinstance(self.tools, str):
             raise InvalidInput(f"agent {self.name!r}: tools must be a list, got {self.tools!r}")
-        made = tuple(as_tool(t) for t in self.tools)
+        made = tuple(as_tool_or_toolset(t) for t in self.tools)
         object.__setattr__(self, "tools", made)
         names = [t.name for t in made]
         twice = {n for n in names if names.count(n) > 1}
@@ -60,11 +62,19 @@ class Agent:
         return {t.name: t for t in self.tools if isinstance(t, Tool)}
 
     @property
+    def toolsets(self) -> list[Toolset]:
+        """Where more tools are found when a run is driven."""
+        return [t for t in self.tools if isinstance(t, Toolset)]
+
+    @property
     def model_name(self) -> str:
         return self.model if isinstance(self.model, str) else self.model.name
 
-    def definition(self) -> dict[str, Any]:
-        """What the model is told about this agent, as JSON; its digest names it in the journal."""
+    def definition(self, found: Sequence[tuple[Tool[..., Any], str]] = ()) -> dict[str, Any]:
+        """What the model is told about this agent, as JSON; its digest names it in the journal.
+
+        ``found`` are tools beside those that it names, each with the name of the toolset that it came from.
+        """
         tools = [
             {
                 "name": t.name,
@@ -72,7 +82,8 @@ class Agent:
                 "parameters": t.spec.parameters,
                 "effect": t.effect,
             }
-            for t in self.toolset.values()
+            | ({"source": source} if source else {})
+            for t, source in [*((t, "") for t in self.toolset.values()), *found]
         ]
         described = {"name": self.name, "model": self.model_name, "instructions": self.instructions, "tools": tools}
         encoded: dict[str, Any] = values.encode(described)

@@ -19,10 +19,11 @@ from ondol.clock import to_micros
 from ondol.errors import CancelRequested, ClaimLost, InvalidInput, SignalsUnread, StoreError
 from ondol.secret import logger, redact
 from ondol.tools import Cancelled, CannotTell, Context, Happened, NotHappened, SessionState, Tool
+from ondol.toolsets import Toolset
 from ondol.transactions import Outcome
 
 if TYPE_CHECKING:
-    from ondol.runner import Drive
+    from ondol.runner import Drive, Served
 
 log = logger("ondol.runner")
 
@@ -33,10 +34,14 @@ class Calls:
     """The calls of one claimed run in this process."""
 
     def __init__(self, drive: Drive) -> None:
-        self.drive, self.row, self.served = drive, drive.row, drive.served
+        self.drive, self.row = drive, drive.row
         self.parsed: dict[int, Mapping[str, Any]] = {}  # arguments of calls that this process planned
         self._begun: dict[int, effects.Effect] = {}  # started by this process and not yet at an outcome
         self._patches: dict[int, Mapping[str, Any]] = {}  # decided here; maybe not yet folded
+
+    @property
+    def served(self) -> Served:
+        return self.drive.served
 
     async def advance(self, call: int, verdict: effects.Verdict) -> None:
         """Work on one call until it has an outcome, an ask, or something else comes first."""
@@ -294,7 +299,7 @@ class Calls:
         assert isinstance(arguments, dict)
         return arguments
 
-    def context(self, tool: Tool[..., Any], call: int, attempt: int = 0) -> Context[Any]:
+    def context(self, tool: Tool[..., Any] | Toolset, call: int, attempt: int = 0) -> Context[Any]:
         loop = asyncio.get_running_loop()
 
         def progress(fraction: float | None, note: str) -> None:  # a tool in a thread may call it too

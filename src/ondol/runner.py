@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ParamSpec, TypeVar, assert_never
 
 from ondol import clock as clocks
@@ -38,6 +38,7 @@ from ondol.secret import logger, redact
 from ondol.store import Store
 from ondol.streams import Streams
 from ondol.tools import Tool
+from ondol.toolsets import Toolset
 from ondol.transactions import Claimed, Ended, Tx
 
 P = ParamSpec("P")
@@ -144,7 +145,41 @@ class Drive:
             if self.ended is None and self.suspended is None:
                 raise several.exceptions[0] from None
 
+    async def _find_tools(self) -> None:
+        """Ask the agent's toolsets. What one does not give is missing, which whoever calls it is told."""
+        tools, more = dict(self.served.tools), []
+        for source in self.served.agent.toolsets:
+            for one in await self._found_by(source):
+                if tools.setdefault(one.name, one) is one:
+                    more.append((one, source.name))
+                else:
+                    log.warning("run %s: toolset %s: there is a tool %r already", self.row.id, source.name, one.name)
+        definition = self.served.agent.definition(more)
+        self.served = replace(
+            self.served, tools=tools, rules={name: t.rules for name, t in tools.items()},
+            definition=values.dumps(definition), digest=values.digest(definition),
+        )  # fmt: skip
+
+    async def _found_by(self, source: Toolset) -> Sequence[Tool[..., Any]]:
+        ctx = self.calls.context(source, -1)
+        if source.is_async:
+            asking = InFlight.of_coroutine(source.awaited(ctx))
+        else:
+            asking = InFlight.of_function(functools.partial(source.called, ctx), f"ondol-toolset-{source.name}")
+        ending = await asking.wait(self.clock, source.timeout.total_seconds(), self.pause)
+        found = asking.future.result() if ending == "done" else TimeoutError("it did not answer in time")
+        asking.future.cancel()  # nothing, if it is done
+        if not isinstance(found, BaseException):
+            return found
+        log.warning("run %s: toolset %s: %s: %s", self.row.id, source.name, type(found).__name__, found)
+        return ()
+
     async def _loop(self, group: asyncio.TaskGroup) -> None:
+        if self.served.agent.toolsets:
+            await self._find_tools()
+            if self.draining:  # it was cut short: what is missing now proves nothing
+                await self._release()
+                return
         while True:
             self.changed.clear()
             if self.signalled or self.absorbing:
@@ -156,7 +191,7 @@ class Drive:
                 if self.busy:  # nothing new begins
                     await self.changed.wait()
                     continue
-                await self.write(transactions.release, self.row.tenant, self.row.id, self.claim.fence, self.now())
+                await self._release()
                 return
             match action:
                 case lifecycle.BuildContext():
@@ -188,6 +223,9 @@ class Drive:
                     return
                 case _:
                     assert_never(action)
+
+    async def _release(self) -> None:
+        await self.write(transactions.release, self.row.tenant, self.row.id, self.claim.fence, self.now())
 
     def _next_action(self) -> lifecycle.Action:
         if self.early:  # committed but not folded yet: it would be taken for lost

@@ -1,0 +1,93 @@
+"""Which tools does a run get that are known only when it is driven?
+
+A ``Toolset`` is a function of the run's context that gives back tools: those that a user may use, or those that a
+catalogue elsewhere has today. It is asked each time a run is taken up; what it gave is recorded with the next context.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import timedelta
+from typing import Any, TypeAlias, overload
+
+from ondol.errors import InvalidInput
+from ondol.tools import Context, Tool, as_tool
+
+Some: TypeAlias = Sequence[Tool[..., Any] | Callable[..., Any]]
+Finds: TypeAlias = Callable[[Context[Any]], Some | Awaitable[Some]]
+Found: TypeAlias = Sequence[Tool[..., Any]] | BaseException
+DEFAULT_TIMEOUT = timedelta(seconds=10)  # a run waits for a catalogue that is slow to start, but not for ever
+
+
+class Toolset:
+    """A function that finds tools for a run. Without an answer in ``timeout`` the run goes on without them."""
+
+    def __init__(self, function: Finds, *, timeout: timedelta = DEFAULT_TIMEOUT) -> None:
+        self.function, self.name, self.timeout = function, function.__name__, timeout
+        if len(inspect.signature(function).parameters) != 1:
+            raise InvalidInput(f"toolset {self.name!r}: it must take one parameter, the context of the run")
+        if not isinstance(timeout, timedelta) or timeout <= timedelta(0):
+            raise InvalidInput(f"toolset {self.name!r}: timeout must be a timedelta longer than nothing")
+        self.is_async = inspect.iscoroutinefunction(inspect.unwrap(function))
+
+    def __repr__(self) -> str:
+        return f"Toolset({self.name!r})"
+
+    async def awaited(self, ctx: Context[Any]) -> Found:
+        """What it found, or what it raised: an exit-type exception must not leave the task."""
+        try:
+            found = self.function(ctx)
+            return self._checked(await found if isinstance(found, Awaitable) else found)
+        except BaseException as error:
+            return error
+
+    def called(self, ctx: Context[Any]) -> Found:
+        """The same for a function that is not async; it may block."""
+        try:
+            return self._checked(self.function(ctx))
+        except BaseException as error:
+            return error
+
+    def _checked(self, found: Any) -> Sequence[Tool[..., Any]]:
+        if not isinstance(found, Iterable):
+            raise InvalidInput(f"toolset {self.name!r} gave back {type(found).__name__}, not a list of tools")
+        return [as_tool(f) for f in found]
+
+
+@overload
+def toolset(function: Finds, /) -> Toolset: ...
+@overload
+def toolset(*, timeout: timedelta = ...) -> Callable[[Finds], Toolset]: ...
+def toolset(function: Any = None, /, **declared: Any) -> Any:
+    """Declare a function of the run's context that gives back tools."""
+    if function is not None:
+        return Toolset(function, **declared)
+    return lambda function: Toolset(function, **declared)
+
+
+def as_tool_or_toolset(given: Any) -> Tool[..., Any] | Toolset:
+    """A plain function is a ``once`` tool, unless it takes the context alone and says that it returns tools."""
+    if isinstance(given, Toolset):
+        return given
+    return Toolset(given) if not isinstance(given, Tool) and _returns_tools(given) else as_tool(given)
+
+
+def _returns_tools(function: Any) -> bool:
+    if not callable(function) or isinstance(function, type) or len(inspect.signature(function).parameters) != 1:
+        return False
+    try:
+        hints = typing.get_type_hints(function)
+    except (NameError, TypeError):
+        return False
+    taken = [hint for name, hint in hints.items() if name != "return"]
+    if not taken or Context not in (taken[0], typing.get_origin(taken[0])):
+        return False
+    returned = hints.get("return")
+    kind, inside = typing.get_origin(returned), typing.get_args(returned)
+    return isinstance(kind, type) and issubclass(kind, Iterable) and bool(inside) and _is_tool(inside[0])
+
+
+def _is_tool(hint: Any) -> bool:
+    return Tool in (hint, typing.get_origin(hint)) or any(_is_tool(h) for h in typing.get_args(hint))
