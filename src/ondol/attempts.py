@@ -21,9 +21,10 @@ from ondol.tools import Context, Tool
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """The tool came back with a result."""
+    """The tool came back. ``result`` is encoded (see ``values``), ``lost`` the types of what had no JSON form in it."""
 
     result: Any
+    lost: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,11 @@ class Dropped:
 
 
 AttemptEnd: TypeAlias = Returned | Raised | Unwound | TimedOut | Stopped | Dropped
+
+
+def returned(result: Any) -> Returned:
+    lost: list[str] = []
+    return Returned(redact(values.encode(result, lost)), tuple(lost))
 
 
 async def dispatch(
@@ -100,7 +106,7 @@ async def dispatch(
 async def _awaited(tool: Tool[..., Any], ctx: Context[Any], arguments: Mapping[str, Any]) -> AttemptEnd:
     """The call as a value. An exit-type exception must not leave the task: it would end the event loop."""
     try:
-        return Returned(await tool.call(ctx, arguments))
+        return _end(tool, await tool.call(ctx, arguments))
     except asyncio.CancelledError:
         return Unwound()
     except BaseException as error:
@@ -109,19 +115,24 @@ async def _awaited(tool: Tool[..., Any], ctx: Context[Any], arguments: Mapping[s
 
 def _called(tool: Tool[..., Any], ctx: Context[Any], arguments: Mapping[str, Any]) -> AttemptEnd:
     try:
-        result = tool.call(ctx, arguments)
-        if inspect.isawaitable(result):  # nobody can await it in this thread, and it may have acted already
-            if inspect.iscoroutine(result):
-                result.close()
-            return Raised(f"{tool.name} gave back an awaitable: declare it with 'async def'", not_done=False)
-        return Returned(result)
+        return _end(tool, tool.call(ctx, arguments))
     except BaseException as error:
         return _raised(tool, error)
 
 
+def _end(tool: Tool[..., Any], result: Any) -> AttemptEnd:
+    if not hasattr(type(result), "__await__"):
+        return returned(result)
+    if inspect.iscoroutine(result):  # nobody awaits it, and it may have acted before it was made
+        result.close()
+    return Raised(f"{tool.name} gave back an awaitable: declare it with 'async def' and await it", not_done=False)
+
+
 def _raised(tool: Tool[..., Any], error: BaseException) -> Raised:
-    reason = str(error) if type(error) is NotDone and str(error) else f"{type(error).__name__}: {error}"
-    return Raised(redact(values.valid(reason)), not_done=isinstance(error, tool.not_done))
+    reason = redact(values.error_text(error))
+    if type(error) is NotDone and (said := reason.removeprefix("NotDone: ")):
+        reason = said
+    return Raised(reason, not_done=isinstance(error, tool.not_done))
 
 
 def _end_of(future: asyncio.Future[AttemptEnd]) -> AttemptEnd:

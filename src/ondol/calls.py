@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, assert_never
 
 from ondol import effects, events, ids, journal, messages, transactions, values
-from ondol.attempts import AttemptEnd, Dropped, Raised, Returned, Stopped, TimedOut, Unwound, dispatch
+from ondol.attempts import AttemptEnd, Dropped, Raised, Returned, Stopped, TimedOut, Unwound, dispatch, returned
 from ondol.cancellation import InFlight, sleep_or_cancel
 from ondol.clock import to_micros
 from ondol.errors import CancelRequested, ClaimLost, InvalidInput, SignalsUnread, StoreError
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 log = logger("ondol.runner")
 
 _EVIDENCE_KEPT = 2000  # characters of an outcome that came too late
+_REASON_KEPT = 10_000  # characters of why a call failed, or nobody can tell
+_NAMED = 5  # types that a warning names
 
 
 class Calls:
@@ -143,8 +146,8 @@ class Calls:
         return self._begun.get(call) or self.drive.state.effects[call]
 
     def _late(self, call: int, ended: AttemptEnd) -> None:
-        said = values.plain_text(values.encode(ended.result)) if isinstance(ended, Returned) else repr(ended)
-        evidence = redact(values.valid(f"{self.drive.clock.now().isoformat()}: {said}")[:_EVIDENCE_KEPT])
+        said = values.plain_text(ended.result) if isinstance(ended, Returned) else repr(ended)
+        evidence = redact(values.valid(f"{self.drive.clock.now().isoformat()}: {said}"))[:_EVIDENCE_KEPT]
         task = asyncio.get_running_loop().create_task(self._write_late(call, evidence))
         _EVIDENCE.add(task)
         task.add_done_callback(_EVIDENCE.discard)
@@ -160,8 +163,8 @@ class Calls:
     ) -> effects.Verdict | None:
         call, now = effect.ordinal, self.drive.now()
         match ending:
-            case Returned(result=result):
-                await self._succeeded(effect, ctx, result, "tool")
+            case Returned():
+                await self._succeeded(effect, ctx, ending, "tool")
                 return None
             case Raised(reason=reason, not_done=not_done):
                 return effects.after_exception(effect, tool.rules, not_done=not_done, reason=reason, now=now)
@@ -204,7 +207,7 @@ class Calls:
             return None if ending == "cancelled" else effects.OutcomeUnknown("check did not answer in time")
         match looking.future.result():
             case Happened(result=result):
-                await self._succeeded(effect, ctx, result, "check")
+                await self._succeeded(effect, ctx, returned(result), "check")
                 return None
             case NotHappened():
                 return effects.after_check(effect, tool.rules, happened=False, reason="", now=self.drive.now())
@@ -212,18 +215,22 @@ class Calls:
                 reason = why or "check cannot tell"
                 return effects.after_check(effect, tool.rules, happened=None, reason=reason, now=self.drive.now())
 
-    async def _succeeded(self, effect: effects.Effect, ctx: Context[Any], result: Any, by: str) -> None:
-        encoded = redact(values.encode(result))
-        patch, clash = self._patch(effect, ctx)
+    async def _succeeded(self, effect: effects.Effect, ctx: Context[Any], ended: Returned, by: str) -> None:
+        encoded, lost_state = ended.result, list[str]()
+        patch, clash = self._patch(effect, ctx, lost_state)
         error = clash is not None
         if clash is not None:
             encoded = f"done, but the session state was not changed: {clash}. Result: {values.plain_text(encoded)}"
-        entry = events.EffectSucceeded(call=effect.ordinal, by=by, patch=patch)
+        warning = "; ".join(filter(None, (_lost("result", ended.lost), _lost("session state", lost_state))))
+        if warning:
+            effect_id = ids.effect_id(self.row.id, effect.ordinal)
+            log.warning("run %s: effect %s (%s) succeeded, but %s", self.row.id, effect_id, effect.tool, warning)
+        entry = events.EffectSucceeded(call=effect.ordinal, by=by, patch=patch, warning=warning)
         await self._finish(effect.ordinal, entry, encoded, error)
 
-    def _patch(self, effect: effects.Effect, ctx: Context[Any]) -> tuple[dict[str, Any], str | None]:
+    def _patch(self, effect: effects.Effect, ctx: Context[Any], lost: list[str]) -> tuple[dict[str, Any], str | None]:
         """The call's change of the session state. Siblings do not see each other, so they may not overwrite."""
-        patch = {k: redact(values.encode(v)) for k, v in ctx.state.patch.items()}
+        patch = redact(values.encode_object(ctx.state.patch, lost))
         for sibling in self.drive.state.effects:
             if sibling.step == effect.step and sibling.ordinal != effect.ordinal:
                 theirs = self._patches.get(sibling.ordinal) or self.drive.state.patches.get(sibling.ordinal, {})
@@ -233,6 +240,7 @@ class Calls:
         return patch, None
 
     async def _failed(self, call: int, reason: str) -> None:
+        reason = values.excerpt(values.valid(reason), _REASON_KEPT)
         await self._finish(call, events.EffectFailed(call=call, reason=reason), reason, error=True)
 
     async def _finish(
@@ -270,6 +278,7 @@ class Calls:
 
     async def _unknown(self, call: int, reason: str) -> None:
         """Nobody can tell: a person's word is needed. It is neither success nor failure."""
+        reason = values.excerpt(values.valid(reason), _REASON_KEPT)
         effect = self._effect(call)
         ask = ids.ask_id(self.row.id, f"{call}u{effect.attempt}")
         encoded = values.encode(self._arguments(effect))
@@ -303,18 +312,35 @@ class Calls:
         loop = asyncio.get_running_loop()
 
         def progress(fraction: float | None, note: str) -> None:  # a tool in a thread may call it too
-            said = {"tool": tool.name, "fraction": fraction, "note": redact(note)}
+            words = redact(values.plain_text(values.encode(note)))
+            said = {"tool": tool.name, "fraction": _share(fraction), "note": words}
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody watches any more
                 loop.call_soon_threadsafe(self.drive.publish, events.PROGRESS, said)
 
         key = ids.idempotency_key(self.row.tenant, self.row.id, call, tool.name)
-        state = SessionState({**self.drive.session_state, **values.decode(self.drive.state.patch())})
+        state = SessionState({**self.drive.session_state, **values.decode_object(self.drive.state.patch())})
         return Context(
             deps=self.drive.runner.deps, idempotency_key=key, operation_id=self.row.operation_id, run_id=self.row.id,
             session=self.row.session, user=self.row.user_id or None, tenant=self.row.tenant, attempt=attempt,
             time_zone=self.row.zone, state=state,
             cancelled=Cancelled(), _now=self.drive.clock.now, _progress=progress,
         )  # fmt: skip
+
+
+def _lost(what: str, types: Sequence[str]) -> str:
+    """A warning that part of it is written as a placeholder; empty if nothing is."""
+    if not types:
+        return ""
+    names = sorted(set(types))
+    named = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
+    return f"its {what} holds what has no JSON form, so a placeholder with its repr is recorded: {named}"
+
+
+def _share(fraction: Any) -> float | None:
+    try:
+        return share if math.isfinite(share := float(fraction)) else None
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 _EVIDENCE: set[asyncio.Task[None]] = set()  # the loop keeps only weak references to tasks

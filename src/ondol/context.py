@@ -85,7 +85,7 @@ def _must_change(part: Part, provider: str) -> bool:
     return part.provider is not None and _foreign(part, provider)
 
 
-#: How a text with lone surrogates is marked in a stored body, see ``values``.
+#: How a text that no provider takes as it is, is marked in a stored body; see ``values``.
 _INVALID = f'"{values.TAG}":"text"'
 
 
@@ -94,23 +94,21 @@ def _valid(part: Part) -> Part:
         case Text(text) | Reasoning(text):
             return replace(part, text=values.valid(text))
         case ToolCall(arguments=arguments):
-            made = values.loads(values.dumps(_without_tags(values.encode(arguments))))
-            return replace(part, arguments=made)
+            return replace(part, arguments=_valid_json(arguments))
         case _:
             return part
 
 
-def _without_tags(encoded: Any) -> Any:
-    """Encoded arguments with each marked text written out, as far as it is valid."""
-    match encoded:
-        case {values.TAG: "text"}:
-            return values.plain_text(encoded)
+def _valid_json(value: Any) -> Any:
+    match value:
+        case str():
+            return values.valid(value)
         case dict():
-            return {k: _without_tags(v) for k, v in encoded.items()}
+            return {values.valid(k): _valid_json(v) for k, v in value.items()}
         case list():
-            return [_without_tags(v) for v in encoded]
+            return [_valid_json(v) for v in value]
         case _:
-            return encoded
+            return value
 
 
 def _foreign(part: Part, provider: str) -> bool:

@@ -186,12 +186,14 @@ class EffectStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectSucceeded:
-    """``by`` says who knew: the ``tool`` itself, its ``check``, or a ``person``."""
+    """``by`` says who knew: the ``tool`` itself, its ``check``, or a ``person``. ``warning`` says what of the result
+    or of the session state could not be recorded as it was."""
 
     kind: ClassVar[str] = "effect.succeeded"
     call: int
     by: str = "tool"
     patch: dict[str, Any] = field(default_factory=dict)
+    warning: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

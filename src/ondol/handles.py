@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -244,7 +244,7 @@ class Ask:
 
     async def happened(self, result: Any = None, evidence: str = "", *, by: str | None = None) -> Ask:
         """The unknown effect did happen; ``result`` is what the model is told."""
-        encoded = None if result is None else values.encode(result)
+        encoded = None if result is None else encode_given("result", result)
         return await self._rt.decide(self, Decision(kind="happened", result=encoded, evidence=evidence), by=by)
 
     async def not_happened(self, evidence: str = "", *, by: str | None = None) -> Ask:
@@ -260,6 +260,15 @@ class Ask:
         return await self._rt.decide(self, Decision(kind=value, reason=reason), by=by)
 
 
+def encode_given(what: str, given: Any, encode: Callable[[Any, list[str]], Any] = values.encode) -> Any:
+    """What a caller gives, encoded. Raises InvalidInput for a value that has no JSON form."""
+    lost: list[str] = []
+    encoded = encode(given, lost)
+    if lost:
+        raise InvalidInput(f"the {what} given holds what has no JSON form ({', '.join(lost)}): give its data instead")
+    return encoded
+
+
 def ask_of(runtime: Runtime, row: AskRow) -> Ask:
     return Ask(
         id=row.id, kind=row.kind, state=row.state, question=row.question, run=row.run, session=row.session,
@@ -272,7 +281,10 @@ def ask_of(runtime: Runtime, row: AskRow) -> Ask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """One tool call in the ledger. ``effect`` is its class, ``key`` what downstream sees, ``attempt`` counts starts."""
+    """One tool call in the ledger. ``effect`` is its class, ``key`` what downstream sees, ``attempt`` counts starts.
+
+    ``warning`` says what of its result, or of the session state that it set, could not be recorded as it was.
+    """
 
     id: str
     run: str
@@ -285,6 +297,7 @@ class Effect:
     attempt: int
     decision: str | None
     reason: str | None
+    warning: str | None
     evidence: str | None
     started_at: datetime | None
     ended_at: datetime | None
@@ -295,8 +308,8 @@ def effect_of(row: EffectRow) -> Effect:
     return Effect(
         id=row.id, run=row.run, session=row.session, tool=row.tool, effect=row.effect, state=row.state, key=row.key,
         arguments=values.decode(values.loads(row.arguments)), attempt=row.attempt, decision=row.decision,
-        reason=row.reason, evidence=row.evidence, started_at=_when(row.started_at), ended_at=_when(row.ended_at),
-        deadline=_when(row.deadline),
+        reason=row.reason, warning=row.warning, evidence=row.evidence, started_at=_when(row.started_at),
+        ended_at=_when(row.ended_at), deadline=_when(row.deadline),
     )  # fmt: skip
 
 
@@ -342,8 +355,7 @@ class Session:
     @property
     def state(self) -> dict[str, Any]:
         """The session's state, as its last committed turn left it."""
-        state: dict[str, Any] = values.decode(values.loads(self._row.state))
-        return state
+        return values.decode_object(values.loads(self._row.state))
 
     @property
     def updated_at(self) -> datetime:
@@ -394,7 +406,7 @@ def event_of(
         data["effect"] = ids.effect_id(run, call)
     match entry:
         case events.ModelCompleted(message=ordinal) if ordinal in bodies:
-            data["text"] = bodies[ordinal].text
+            data["text"] = values.valid(bodies[ordinal].text)
         case events.EffectPlanned(call=call):
             effect = state.effects[call]
             if effect.message in bodies:
@@ -410,7 +422,7 @@ def event_of(
             data["tool"] = state.effects[entry.call].tool
         case events.RunCompleted():
             final = bodies.get(state.answered) if state.answered is not None else None
-            data["text"] = final.text if final else ""
+            data["text"] = values.valid(final.text) if final else ""
         case _:
             pass
     return Event(type=entry.kind, data=data, at=clock.from_micros(at), id=f"{run}/{seq}")

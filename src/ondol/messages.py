@@ -125,7 +125,9 @@ def parse_arguments(text: str) -> dict[str, Any] | str:
         parsed = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError):
         return text
-    return parsed if isinstance(parsed, dict) and not values.has_opaque(values.encode(parsed)) else text
+    lost: list[str] = []
+    values.encode(parsed, lost)
+    return parsed if isinstance(parsed, dict) and not lost else text
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -201,18 +203,18 @@ def _part_to_json(part: Part) -> dict[str, Any]:
         case UnknownPart(raw):
             return raw
     if provider:
-        raw["provider"] = provider
+        raw["provider"] = values.encode(provider)
     return raw
 
 
 def _part_from_json(raw: dict[str, Any]) -> Part:
     match raw:
         case {"type": "text", "content": content}:
-            return Text(values.decode(content), raw.get("provider"))
+            return Text(values.decode(content), values.decode(raw.get("provider")))
         case {"type": "reasoning", "content": content}:
-            return Reasoning(values.decode(content), raw.get("provider"))
+            return Reasoning(values.decode(content), values.decode(raw.get("provider")))
         case {"type": "tool_call", "id": id, "name": name, "arguments": arguments}:
-            return ToolCall(id, name, values.decode(arguments), raw.get("provider"))
+            return ToolCall(id, name, values.decode(arguments), values.decode(raw.get("provider")))
         case {"type": "tool_call_response", "id": id, "name": name, "response": response}:
             return ToolResponse(id, name, response, bool(raw.get("error")))
         case {"type": "uri", "uri": str(uri), "mime_type": media_type} if uri.startswith("blob:sha256:"):

@@ -80,6 +80,7 @@ class EffectRow(NamedTuple):
     evidence: str | None
     told: str | None
     reuses: str | None
+    warning: str | None
 
     @property
     def id(self) -> EffectId:

@@ -132,7 +132,7 @@ class Drive:
         """
         loading = self.runner.histories.load(self.store, self.claimed.session, self.served.provider)
         self.talk.history = await loading
-        self.session_state: dict[str, Any] = values.decode(values.loads(self.claimed.session.state))
+        self.session_state: dict[str, Any] = values.decode_object(values.loads(self.claimed.session.state))
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
@@ -413,7 +413,7 @@ class Drive:
         except (ModelError, asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as error:  # an exit-type exception must not leave the task: it would end the event loop
-            raise ModelError("rejected", f"the model raised {type(error).__name__}: {error}") from error
+            raise ModelError("rejected", f"the model raised {values.error_text(error)}") from error
         finally:
             close = getattr(stream, "aclose", None)
             if close is not None:
@@ -505,7 +505,7 @@ class Drive:
             "operation_id": self.row.operation_id, "text": values.encode(final.text),
         }  # fmt: skip
         patch = self.state.patch()
-        state = values.dumps({**values.loads(self.claimed.session.state), **patch}) if patch else None
+        state = values.dumps(values.as_object(values.loads(self.claimed.session.state)) | patch) if patch else None
         n_messages = self.state.next_message
         try:
             self.ended = await self.write(

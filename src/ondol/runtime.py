@@ -29,6 +29,7 @@ from ondol.handles import (
     SessionMessage,
     ask_of,
     effect_of,
+    encode_given,
     event_of,
     this_person,
 )
@@ -540,7 +541,7 @@ class Runtime:
             title = checked_text("title", title)
         if time_zone is not None:
             clocks.zone(time_zone)
-        stored = None if state is None else values.dumps(values.encode(dict(state)))
+        stored = None if state is None else values.dumps(encode_given("state", state, values.encode_object))
         now = to_micros(self.clock.now())
         row = await self._store.write(
             transactions.write_session, tenant, session, now, expected_revision=expected_revision, state=stored,

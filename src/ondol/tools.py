@@ -51,7 +51,10 @@ class Cancelled:
 
 
 class SessionState(MutableMapping[str, Any]):
-    """The session's state as a tool sees it. What it sets is a patch, committed with the turn."""
+    """The session's state as a tool sees it. What it sets is a patch, committed with the turn.
+
+    It takes whatever it is given: by then the tool may have acted, so this is no time to refuse.
+    """
 
     def __init__(self, seen: Mapping[str, Any]) -> None:
         self._seen = dict(seen)
@@ -61,8 +64,6 @@ class SessionState(MutableMapping[str, Any]):
         return self._seen[key]
 
     def __setitem__(self, key: str, value: Any) -> None:
-        if not isinstance(key, str) or key == values.TAG:
-            raise InvalidInput(f"a key of the session state must be a text other than {values.TAG!r}, got {key!r}")
         self._seen[key] = self.patch[key] = value
 
     def __delitem__(self, key: str) -> None:
@@ -185,6 +186,10 @@ class Tool(Generic[P, R]):
             raise InvalidInput(f"tool {self.name!r}: approve must be True, False or a function, got {self.approve!r}")
         if self.check is not None and not callable(self.check):
             raise InvalidInput(f"tool {self.name!r}: check must be a function, got {self.check!r}")
+        if inspect.isgeneratorfunction(self.function) or inspect.isasyncgenfunction(self.function):
+            raise InvalidInput(
+                f"tool {self.name!r} is a generator: nobody would run it. Return a list instead of yield"
+            )
         if self.timeout <= timedelta(0) or self.key_ttl <= timedelta(0):
             raise InvalidInput(f"tool {self.name!r}: timeout and key_ttl must be longer than nothing")
         if self.check is not None and self.effect != "once":
@@ -284,14 +289,14 @@ class Tool(Generic[P, R]):
         try:
             return _checked(await self._call_check(context, arguments))
         except BaseException as error:  # an exit-type exception too: it would end the event loop
-            return CannotTell(redact(f"check raised {type(error).__name__}: {error}"))
+            return CannotTell(redact(f"check raised {values.error_text(error)}"))
 
     def check_called(self, context: Context[Any], arguments: Mapping[str, Any]) -> CheckAnswer:
         """The same for a ``check`` that is not async; it may block."""
         try:
             return _checked(self._call_check(context, arguments))
         except BaseException as error:
-            return CannotTell(redact(f"check raised {type(error).__name__}: {error}"))
+            return CannotTell(redact(f"check raised {values.error_text(error)}"))
 
     def _call_check(self, context: Context[Any], arguments: Mapping[str, Any]) -> Any:
         assert self.check is not None
@@ -300,7 +305,9 @@ class Tool(Generic[P, R]):
 
 def _checked(known: Any) -> CheckAnswer:
     if isinstance(known, Happened | NotHappened | CannotTell):
-        return CannotTell(redact(known.reason)) if isinstance(known, CannotTell) else known
+        if not isinstance(known, CannotTell):
+            return known
+        return CannotTell(redact(values.plain_text(values.encode(known.reason))))
     return CannotTell(f"check answered {type(known).__name__}, not Happened, NotHappened or CannotTell")
 
 

@@ -10,12 +10,16 @@ JSON as it is stays as it is. What JSON lacks is an object with the key ``$ondol
     {"$ondol": "set",      "v": [...]}              sorted by canonical form
     {"$ondol": "int",      "v": "9007199254740993"} beyond 2^53
     {"$ondol": "float",    "v": "nan" | "inf" | "-inf"}
-    {"$ondol": "text",     "v": "<base64>"}         a text with lone surrogates (UTF-8, surrogates passed)
-    {"$ondol": "map",      "v": [[key, value]...]}  keys that are not texts, or a key named "$ondol"
+    {"$ondol": "text",     "v": "<base64>"}         a text with lone surrogates or U+0000 (UTF-8, surrogates passed)
+    {"$ondol": "map",      "v": [[key, value]...]}  keys that are not texts, or no plain ones, or named "$ondol"
     {"$ondol": "enum",     "v": ..., "name": "RED"} read back as its value
     {"$ondol": "opaque",   "type": "...", "v": "<repr>"}   no encoder; read back as ``Opaque``
 
-A dataclass and a pydantic model are written as the object of their fields: no class paths on disk.
+A dataclass and a pydantic model are written as the object of their fields: no class paths on disk. Scalars and arrays
+in the manner of numpy are written as the Python values that they hold.
+
+No text that is written holds U+0000, not even escaped: PostgreSQL has no room for it. Contents are tagged, so nothing
+is lost; in names and reasons ``valid`` puts a visible sign in its place.
 """
 
 from __future__ import annotations
@@ -26,17 +30,21 @@ import enum
 import hashlib
 import json
 import math
+import re
 import uuid
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from itertools import islice
 from typing import Any
 
 TAG = "$ondol"
 _SAFE_INT = 2**53 - 1
 _INT_BITS = 14_000  # about 4,200 digits: Python converts no more by default
 _REPR_LIMIT = 1000  # characters of a repr that are kept for a value without an encoder
+_NAME_LIMIT = 200  # characters of the name of its type
 _DEPTH_LIMIT = 100  # nested deeper than this, a value is written as opaque
+_ITEMS_LIMIT = 1_000_000  # a value with more items in all is not written to its end: it may have none
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,141 +58,231 @@ class Opaque:
         return self.repr
 
 
-def encode(value: Any, inside: tuple[int, ...] = ()) -> Any:
-    """The value in JSON's own types, tagged where needed. Never raises for a value it cannot write."""
+def encode(value: Any, lost: list[str] | None = None) -> Any:
+    """The value in JSON's own types, tagged where needed. Never raises, whatever the value does when it is looked at.
+
+    ``lost`` is given the name of the type of each value that had to be written as opaque.
+    """
     kind = type(value)
     if kind is str:
-        return value if value.isascii() else _text(value)
+        return value if value.isascii() and "\0" not in value else _text(value)
     if value is None or kind is bool:
         return value
-    if kind is int:
-        return value if -_SAFE_INT <= value <= _SAFE_INT else _large(value)
-    if kind is float:
-        return value if math.isfinite(value) else {TAG: "float", "v": repr(value)}
-    if len(inside) >= _DEPTH_LIMIT or id(value) in inside:  # too deep, or it contains itself
-        return _opaque(value)
-    if isinstance(value, Mapping):
-        return _mapping(value, (*inside, id(value)))
-    if isinstance(value, enum.Enum):
-        return {TAG: "enum", "v": encode(value.value, (*inside, id(value))), "name": value.name}
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return {TAG: "bytes", "v": base64.b64encode(bytes(value)).decode()}
-    if isinstance(value, Set):
-        within = (*inside, id(value))
-        return {TAG: "set", "v": sorted((encode(v, within) for v in value), key=canonical)}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        within = (*inside, id(value))
-        return [encode(v, within) for v in value]
-    return _other(value, inside)
+    if kind is int and -_SAFE_INT <= value <= _SAFE_INT:
+        return value
+    return _Writing([] if lost is None else lost).value(value)
 
 
-def _large(value: int) -> Any:
-    """Digits, as far as Python itself reads them back."""
-    if value.bit_length() > _INT_BITS:
-        return {TAG: "opaque", "type": "int", "v": f"an integer of {value.bit_length()} bits"}
-    return {TAG: "int", "v": str(value)}
+def as_object(encoded: dict[str, Any]) -> dict[str, Any]:
+    """An encoded mapping as a JSON object with one entry a key, so that another can be laid over it."""
+    return encoded if TAG not in encoded else encode_object(decode(encoded))
 
 
-def _other(value: Any, inside: tuple[int, ...]) -> Any:
-    match value:
-        case str():
-            return _text(str(value))
-        case bool() | int() | float():
-            return encode(int(value) if isinstance(value, int) else float(value))
-        case Decimal():
-            return {TAG: "decimal", "v": str(value)}
-        case datetime():
-            return {TAG: "datetime", "v": value.isoformat()}
-        case date():
-            return {TAG: "date", "v": value.isoformat()}
-        case time():
-            return {TAG: "time", "v": value.isoformat()}
-        case timedelta():
-            micros = value // timedelta(microseconds=1)
-            return {TAG: "timedelta", "v": str(Decimal(micros) / 1_000_000)}
-        case uuid.UUID():
-            return {TAG: "uuid", "v": str(value)}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-        return _mapping(fields, (*inside, id(value)))
-    dump = getattr(value, "model_dump", None)  # pydantic, without importing it
-    if callable(dump) and not isinstance(value, type):
+def encode_object(given: Mapping[Any, Any], lost: list[str] | None = None) -> dict[str, Any]:
+    """A mapping as such an object, whatever its keys are: one that is no plain text is written into the key."""
+    return {_encode_key(k, lost): encode(v, lost) for k, v in given.items()}
+
+
+def decode_object(encoded: dict[str, Any]) -> dict[Any, Any]:
+    """The mapping that ``encode_object`` wrote."""
+    return {_decode_key(k): decode(v) for k, v in as_object(encoded).items()}
+
+
+def _encode_key(key: Any, lost: list[str] | None) -> str:
+    written = encode(key, lost)
+    return written if type(written) is str and not written.startswith(TAG) else f"{TAG}:{dumps(written)}"
+
+
+def _decode_key(key: str) -> Any:
+    return _hashable(decode(loads(key[len(TAG) + 1 :]))) if key.startswith(f"{TAG}:") else key
+
+
+class _TooMany(Exception):
+    """The value has more items than are written."""
+
+
+class _Writing:
+    """One value while it is written."""
+
+    __slots__ = ("_inside", "_left", "_lost")
+
+    def __init__(self, lost: list[str]) -> None:
+        self._lost = lost
+        self._inside: dict[int, None] = {}  # the ids of the values around this one
+        self._left = _ITEMS_LIMIT
+
+    def value(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is str:
+            return value if value.isascii() and "\0" not in value else _text(value)
+        if value is None or kind is bool:
+            return value
+        if kind is int:
+            return value if -_SAFE_INT <= value <= _SAFE_INT else self._large(value)
+        if kind is float:
+            return value if math.isfinite(value) else {TAG: "float", "v": repr(value)}
+        # No repr here: that of a value which holds itself in many places would not come to an end.
+        if id(value) in self._inside:
+            return self._opaque(value, "it contains itself")
+        if len(self._inside) >= _DEPTH_LIMIT:
+            return self._opaque(value, f"nested deeper than {_DEPTH_LIMIT} levels")
+        self._inside[id(value)] = None
         try:
-            return encode(dump(), (*inside, id(value)))
-        except Exception:
-            return _opaque(value)
-    return _opaque(value)
+            return self._written(value, kind)
+        except _TooMany:
+            return self._opaque(value, f"more than {_ITEMS_LIMIT} items")
+        except BaseException:  # its own code raised; an exit-type exception too: it would end the event loop
+            return self._opaque(value)
+        finally:
+            del self._inside[id(value)]
+
+    def _written(self, value: Any, kind: type) -> Any:
+        """Raises TypeError for a value without an encoder, and what the value's own code raises."""
+        if kind is dict or isinstance(value, Mapping):
+            return self._mapping(value.items())
+        if kind is list or kind is tuple:
+            return [self.value(v) for v in self._items(value)]
+        if isinstance(value, enum.Enum):
+            return {TAG: "enum", "v": self.value(value.value), "name": valid(str(value.name))}
+        if isinstance(value, bytes | bytearray | memoryview):
+            return {TAG: "bytes", "v": base64.b64encode(bytes(value)).decode()}
+        if isinstance(value, Set):
+            return {TAG: "set", "v": sorted((self.value(v) for v in self._items(value)), key=canonical)}
+        if isinstance(value, str):
+            return _text(str.__str__(value))  # the characters it is made of, whatever its own __str__ says
+        if isinstance(value, Sequence):
+            return [self.value(v) for v in self._items(value)]
+        if isinstance(value, int):
+            return self.value(int.__int__(value))
+        if isinstance(value, float):
+            return self.value(float.__float__(value))
+        if (name := _tag_of(value)) is not None:
+            return {TAG: name, "v": _text_of(name, value)}
+        if isinstance(value, Opaque):
+            return _placeholder(value.type, value.repr)
+        if dataclasses.is_dataclass(kind):
+            return self._mapping([(f.name, getattr(value, f.name)) for f in dataclasses.fields(kind)])
+        if hasattr(kind, "model_dump"):  # pydantic, without importing it
+            return self.value(value.model_dump())
+        if hasattr(kind, "dtype"):  # numpy, and what is like it
+            if math.prod(getattr(value, "shape", ())) > self._left:
+                raise _TooMany
+            return self.value(value.tolist() if hasattr(kind, "tolist") else value.item())
+        raise TypeError
+
+    def _mapping(self, given: Iterable[tuple[Any, Any]]) -> Any:
+        pairs = [[self.value(k), self.value(v)] for k, v in self._items(given)]
+        if all(type(k) is str and k != TAG for k, _ in pairs):
+            written = dict(pairs)
+            if len(written) == len(pairs):  # not so in a mapping of somebody's own making
+                return written
+        return {TAG: "map", "v": pairs}
+
+    def _items(self, given: Iterable[Any]) -> list[Any]:
+        items = list(islice(given, self._left + 1))
+        if len(items) > self._left:
+            raise _TooMany
+        self._left -= len(items)
+        return items
+
+    def _large(self, value: int) -> Any:
+        """Digits, as far as Python itself reads them back."""
+        if value.bit_length() > _INT_BITS:
+            return self._opaque(value, f"an integer of {value.bit_length()} bits")
+        return {TAG: "int", "v": str(value)}
+
+    def _opaque(self, value: Any, why: str = "") -> Any:
+        name = type(value).__name__
+        self._lost.append(valid(name[:_NAME_LIMIT]))
+        if why:
+            return _placeholder(name, f"<{name}: {why}>")
+        try:
+            from ondol.secret import redact  # not above: it looks into what is written here
+
+            return _placeholder(name, redact(str.__str__(repr(value))))
+        except BaseException as error:
+            return _placeholder(name, f"<{name}: its repr raised {type(error).__name__}>")
+
+
+def _placeholder(type: str, shown: str) -> dict[str, Any]:
+    return {TAG: "opaque", "type": valid(type[:_NAME_LIMIT]), "v": valid(shown[:_REPR_LIMIT])}
 
 
 def _text(value: str) -> Any:
     try:
         value.encode()
     except UnicodeEncodeError:
-        return {TAG: "text", "v": base64.b64encode(value.encode("utf-8", "surrogatepass")).decode()}
-    return value
+        pass
+    else:
+        if "\0" not in value:
+            return value
+    return {TAG: "text", "v": base64.b64encode(value.encode("utf-8", "surrogatepass")).decode()}
 
 
-def _mapping(value: Mapping[Any, Any], inside: tuple[int, ...]) -> Any:
-    if all(type(k) is str and k != TAG and (k.isascii() or _text(k) is k) for k in value):
-        return {k: encode(v, inside) for k, v in value.items()}
-    return {TAG: "map", "v": [[encode(k, inside), encode(v, inside)] for k, v in value.items()]}
+def _tag_of(value: Any) -> str | None:
+    """The tag of a value that is one short text; a datetime is a date too."""
+    kinds = (Decimal, datetime, date, time, timedelta, uuid.UUID)
+    return next((kind.__name__.lower() for kind in kinds if isinstance(value, kind)), None)
 
 
-def _opaque(value: Any) -> dict[str, Any]:
-    try:
-        shown = repr(value)
-    except Exception as error:
-        shown = f"<{type(value).__name__}: its repr raised {type(error).__name__}>"
-    return {TAG: "opaque", "type": type(value).__name__, "v": valid(shown)[:_REPR_LIMIT]}
+def _text_of(tag: str, value: Any) -> str:
+    match tag:
+        case "decimal" | "uuid":
+            text = str(value)
+        case "timedelta":
+            micros = value // timedelta(microseconds=1)
+            whole, part = divmod(abs(micros), 1_000_000)
+            text = "-" * (micros < 0) + f"{whole}.{part:06d}".rstrip("0").rstrip(".")
+        case _:
+            text = value.isoformat()
+    _READERS[tag](text)  # raises for a subclass that shows itself in a way of its own
+    return text
 
 
-def has_opaque(encoded: Any) -> bool:
-    """Is there a value in it that had no encoder?"""
-    if isinstance(encoded, dict):
-        return encoded.get(TAG) == "opaque" or any(has_opaque(v) for v in encoded.values())
-    return isinstance(encoded, list) and any(has_opaque(v) for v in encoded)
+def _read_timedelta(text: str) -> timedelta:
+    whole, _, part = text.partition(".")
+    return timedelta(microseconds=int(whole + part.ljust(6, "0")))
+
+
+def _read_items(items: list[Any]) -> set[Any]:
+    return {_hashable(decode(item)) for item in items}
+
+
+def _read_map(pairs: list[list[Any]]) -> dict[Any, Any]:
+    return {_hashable(decode(k)): decode(v) for k, v in pairs}
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "decimal": Decimal,
+    "datetime": datetime.fromisoformat,
+    "date": date.fromisoformat,
+    "time": time.fromisoformat,
+    "timedelta": _read_timedelta,
+    "uuid": uuid.UUID,
+    "bytes": base64.b64decode,
+    "set": _read_items,
+    "int": int,
+    "float": float,
+    "text": lambda v: base64.b64decode(v).decode("utf-8", "surrogatepass"),
+    "map": _read_map,
+    "enum": lambda v: decode(v),
+}
 
 
 def decode(encoded: Any) -> Any:
-    """The value that ``encode`` wrote. An unknown tag is returned as it stands."""
+    """The value that ``encode`` wrote. What it never writes, an unknown tag for one, is returned as it stands."""
     if isinstance(encoded, list):
         return [decode(v) for v in encoded]
     if not isinstance(encoded, dict):
         return encoded
     if TAG not in encoded:
         return {k: decode(v) for k, v in encoded.items()}
-    v = encoded.get("v")
-    match encoded[TAG]:
-        case "decimal":
-            return Decimal(v)  # type: ignore[arg-type]
-        case "datetime":
-            return datetime.fromisoformat(v)  # type: ignore[arg-type]
-        case "date":
-            return date.fromisoformat(v)  # type: ignore[arg-type]
-        case "time":
-            return time.fromisoformat(v)  # type: ignore[arg-type]
-        case "timedelta":
-            return timedelta(microseconds=int(Decimal(v) * 1_000_000))  # type: ignore[arg-type]
-        case "uuid":
-            return uuid.UUID(v)
-        case "bytes":
-            return base64.b64decode(v)  # type: ignore[arg-type]
-        case "set":
-            return {_hashable(decode(item)) for item in v}  # type: ignore[union-attr]
-        case "int":
-            return int(v)  # type: ignore[arg-type]
-        case "float":
-            return float(v)  # type: ignore[arg-type]
-        case "text":
-            return base64.b64decode(v).decode("utf-8", "surrogatepass")  # type: ignore[arg-type]
-        case "map":
-            return {_hashable(decode(k)): decode(item) for k, item in v}  # type: ignore[union-attr]
-        case "enum":
-            return decode(v)
-        case "opaque":
-            return Opaque(type=encoded.get("type", "?"), repr=v or "")
-        case _:
-            return encoded
+    if encoded[TAG] == "opaque":
+        return Opaque(type=str(encoded.get("type", "?")), repr=str(encoded.get("v", "")))
+    try:
+        return _READERS[encoded[TAG]](encoded["v"])
+    except Exception:
+        return encoded
 
 
 def _hashable(value: Any) -> Any:
@@ -196,25 +294,51 @@ def _hashable(value: Any) -> Any:
 
 
 _to_json: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+_ESCAPED_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")  # a backslash before it may be the end of another escape
 
 
 def dumps(encoded: Any) -> str:
     """Compact JSON text of an encoded value, as it is stored.
 
-    Contents are tagged before where they are not valid Unicode. What is left of that kind stands in names and reasons,
-    and is replaced.
+    Contents are tagged before where a store could not hold them. What is left of that kind stands in names and
+    reasons, and is replaced as ``valid`` does.
     """
     text = _to_json(encoded)
+    if "\\u0000" in text:
+        text = _ESCAPED_NUL.sub(r"\1" + _NUL_SHOWN, text)
     return text if text.isascii() else valid(text)
 
 
+_NUL_SHOWN = "\u2400"  # the sign that Unicode has for it
+
+
 def valid(text: str) -> str:
-    """The text, with what is not valid Unicode in it replaced by question marks."""
+    """The text as every store and provider takes it: "?" for what is not valid Unicode, a visible sign for U+0000."""
+    if "\0" in text:
+        text = text.replace("\0", _NUL_SHOWN)
     try:
         text.encode()
     except UnicodeEncodeError:
         return text.encode("utf-8", "replace").decode()
     return text
+
+
+def error_text(error: BaseException) -> str:
+    """The class of an exception and what it says. Never raises, whatever the exception does when it is asked."""
+    name = type(error).__name__
+    try:
+        said = str.__str__(str(error))
+    except BaseException as raised:
+        return valid(f"{name}, whose text raised {type(raised).__name__}")
+    return valid(f"{name}: {said}")
+
+
+def excerpt(text: str, limit: int) -> str:
+    """The text; of a longer one than so many characters its beginning, a word on what is left out, and its end."""
+    if len(text) <= limit:
+        return text
+    tail = limit // 3
+    return f"{text[: limit - tail]}\n[… {len(text) - limit} characters left out …]\n{text[-tail:]}"
 
 
 loads = json.loads
@@ -234,9 +358,8 @@ def digest(encoded: Any) -> str:
 
 def plain_text(encoded: Any) -> str:
     """An encoded value as a model or a person reads it: texts as they are, the rest as JSON without tags."""
-    if isinstance(encoded, str):
-        return encoded
-    return json.dumps(_untagged(encoded), ensure_ascii=False)
+    plain = _untagged(encoded)
+    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
 
 
 def _untagged(encoded: Any) -> Any:
@@ -244,14 +367,16 @@ def _untagged(encoded: Any) -> Any:
         return [_untagged(v) for v in encoded]
     if not isinstance(encoded, dict):
         return encoded
+    v = encoded.get("v")
     match encoded.get(TAG):
         case None:
             return {k: _untagged(v) for k, v in encoded.items()}
         case "map":
-            return {plain_text(k): _untagged(v) for k, v in encoded["v"]}
-        case "set":
-            return [_untagged(v) for v in encoded["v"]]
+            pairs = [(plain_text(k), _untagged(item)) for k, item in v or ()]
+            return written if len(written := dict(pairs)) == len(pairs) else [list(pair) for pair in pairs]
         case "text":
             return valid(decode(encoded))
+        case "int":
+            return decode(encoded)
         case _:
-            return _untagged(encoded.get("v"))
+            return _untagged(v)

@@ -9,7 +9,6 @@ from typing import Literal
 import pytest
 
 from ondol import Agent, Context, InvalidInput, NotDone, tool
-from ondol.tools import SessionState
 
 
 @tool(effect="idempotent", approve=lambda amount: amount > 20)
@@ -123,9 +122,13 @@ def test_two_tools_of_one_name_are_refused():
         Agent("a", model="script:demo", tools=[refund, refund])
 
 
-@pytest.mark.parametrize("key", ["$ondol", 5])
-def test_a_key_that_the_session_state_could_not_be_read_back_with_is_refused(key):
-    state = SessionState({"seen": 1})
-    with pytest.raises(InvalidInput, match="a key of the session state"):
-        state[key] = 1
-    assert (dict(state), state.patch) == ({"seen": 1}, {})
+def test_a_generator_is_no_tool_because_calling_it_runs_nothing():
+    def lines(n: int):
+        yield n
+
+    async def pages(n: int):
+        yield n
+
+    for function in (lines, pages):
+        with pytest.raises(InvalidInput, match="is a generator: nobody would run it"):
+            tool(function)

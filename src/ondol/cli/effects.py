@@ -61,8 +61,8 @@ async def show(cli: Cli, id: Ids) -> None:
 async def _print(cli: Cli, rt: Runtime, effect: Effect, zone: str | None) -> None:
     cli.out.fields([
         ("effect", effect.id), ("call", called(effect.tool, effect.arguments)), ("class", effect.effect),
-        ("state", effect.state), ("attempt", effect.attempt), ("why", effect.reason), ("permission", effect.decision),
-        ("key", effect.key), ("run", effect.run), ("session", effect.session),
+        ("state", effect.state), ("attempt", effect.attempt), ("why", effect.reason), ("warning", effect.warning),
+        ("permission", effect.decision), ("key", effect.key), ("run", effect.run), ("session", effect.session),
         ("started", when(effect.started_at, zone) if effect.started_at else None),
         ("deadline", when(effect.deadline, zone) if effect.deadline else None),
         ("ended", when(effect.ended_at, zone) if effect.ended_at else None), ("came late", effect.evidence),

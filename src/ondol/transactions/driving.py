@@ -225,6 +225,7 @@ def outcome(claim: Claim, user_id: str, at: int, done: Outcome, also: Sequence[e
         ("effect.outcome", {
             "tenant": claim.tenant, "run": claim.run, "ordinal": entry.call, "state": state, "at": at,
             "attempt": done.attempt, "reason": done.reason or None, "unstarted": int(done.unstarted),
+            "warning": entry.warning or None if isinstance(entry, events.EffectSucceeded) else None,
             "seen": int(isinstance(entry, events.EffectUnknown) and entry.seen),
         }),
     ]  # fmt: skip

@@ -227,7 +227,7 @@ WHERE tenant = :tenant AND run = :run AND ordinal = :ordinal AND attempt = :atte
 RETURNING ordinal
 
 -- name: effect.outcome
-UPDATE effects SET state = :state, ended_at = :at, reason = :reason,
+UPDATE effects SET state = :state, ended_at = :at, reason = :reason, warning = :warning,
   deadline = CASE WHEN :seen = 1 THEN NULL ELSE deadline END
 WHERE tenant = :tenant AND run = :run AND ordinal = :ordinal
   AND ((state = 'started' AND attempt = :attempt) OR (effect = 'read' AND state IN ('planned', 'approved'))
@@ -275,7 +275,7 @@ ORDER BY r.place, e.ordinal
 SELECT run, ordinal FROM effects WHERE tenant = :tenant AND session = :session AND state = 'unknown' LIMIT 1
 
 -- name: effect.erase
-UPDATE effects SET arguments = '{}', reason = NULL, evidence = NULL, told = state
+UPDATE effects SET arguments = '{}', reason = NULL, warning = NULL, evidence = NULL, told = state
 WHERE tenant = :tenant AND run IN (SELECT id FROM runs r WHERE r.tenant = :tenant AND r.session = :session)
 
 -- name: ask.insert

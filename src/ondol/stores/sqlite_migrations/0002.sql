@@ -11,3 +11,6 @@ CREATE INDEX sessions_parent ON sessions (tenant, parent) WHERE parent IS NOT NU
 INSERT INTO sqlite_stat1 (tbl, idx, stat) VALUES
   ('runs', 'runs_family', '10000 10000 2'),
   ('sessions', 'sessions_parent', '10000 10000 2');
+
+-- What of a call's result could not be recorded as it was.
+ALTER TABLE effects ADD COLUMN warning TEXT;
