@@ -130,8 +130,8 @@ def _end(tool: Tool[..., Any], result: Any) -> AttemptEnd:
 
 def _raised(tool: Tool[..., Any], error: BaseException) -> Raised:
     reason = redact(values.error_text(error))
-    if type(error) is NotDone and (said := reason.removeprefix("NotDone: ")):
-        reason = said
+    if type(error) is NotDone:  # its words are meant for the model
+        reason = reason.removeprefix("NotDone: ")
     return Raised(reason, not_done=isinstance(error, tool.not_done))
 
 

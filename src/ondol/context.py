@@ -95,6 +95,8 @@ def _valid(part: Part) -> Part:
             return replace(part, text=values.valid(text))
         case ToolCall(arguments=arguments):
             return replace(part, arguments=_valid_json(arguments))
+        case Attachment(name=name):
+            return replace(part, name=values.valid(name))
         case _:
             return part
 

@@ -330,7 +330,7 @@ def error_text(error: BaseException) -> str:
         said = str.__str__(str(error))
     except BaseException as raised:
         return valid(f"{name}, whose text raised {type(raised).__name__}")
-    return valid(f"{name}: {said}")
+    return valid(f"{name}: {said}" if said else name)
 
 
 def excerpt(text: str, limit: int) -> str:
