@@ -97,7 +97,6 @@ async def test_c35_in_every_place_it_is_read_back_as_it_was(db: str, downstream:
         assert (effect.state, effect.warning, effect.arguments) == ("succeeded", None, asked.calls[0].arguments)
         assert (await rt.get_session("s")).state == {given: given}
         second = agent.model.of[sent].requests[1]  # type: ignore[union-attr]
-        assert text in (sent, *(t for m in await run.messages() for t in _said(m)))  # as it is, in what is stored
         assert not any("\0" in t for m in second.messages for t in _said(m))
         await holds_in_all_cases(rt, db, agent, "s", downstream)
     assert_storable(db)
