@@ -13,7 +13,8 @@ from ondol.errors import StoreCorrupt, StoreTooNew
 
 def example(kind: type) -> events.Entry:
     """An entry of this kind with something in each field that has no default."""
-    made = {"str": "x", "int": 0, "list[str]": [], "EffectClass": "once", "AskKind": "approval"}
+    made = {"str": "x", "int": 0, "list[str]": [], "EffectClass": "once", "AskKind": "approval",
+            "EndCode": "conflict"}  # fmt: skip
     fields = [f for f in dataclasses.fields(kind) if f.default is f.default_factory is dataclasses.MISSING]
     return kind(**{f.name: made[str(f.type)] for f in fields})
 
