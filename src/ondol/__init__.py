@@ -36,6 +36,7 @@ from ondol.secret import Secret
 from ondol.store import Store
 from ondol.tools import CannotTell, Context, Happened, NotHappened, Tool, tool
 from ondol.toolsets import Toolset, toolset
+from ondol.usage import Usage
 from ondol.values import Opaque
 
 __version__ = "0.1.0"
@@ -47,5 +48,6 @@ __all__ = [
     "OperationMismatch", "OutcomeUnknown", "Part", "Reasoning", "RevisionConflict", "Run", "RunCancelled", "RunEnded",
     "RunExpired", "RunFailed", "RunResult", "RunWaiting", "Runtime", "Secret", "SeenContext", "Session", "SessionBusy",
     "SessionMessage", "Store", "StoreBusy", "StoreCorrupt", "StoreError", "StoreFull", "StoreTooNew", "SystemClock",
-    "Text", "Tool", "ToolCall", "ToolResponse", "ToolSpec", "Toolset", "UnknownPart", "tool", "toolset",
+    "Text", "Tool", "ToolCall", "ToolResponse", "ToolSpec", "Toolset", "UnknownPart", "Usage", "tool",
+    "toolset",
 ]  # fmt: skip

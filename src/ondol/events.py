@@ -19,6 +19,23 @@ AskKind: TypeAlias = Literal["approval", "unknown_effect", "parked", "definition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What one model call took, in tokens; None where nobody said. See ``model.Answer``.
+
+    ``model`` is the model's name as its provider gave it, ``asked`` the name that the agent has for it, where they
+    differ.
+    """
+
+    model: str = ""
+    asked: str = ""
+    input: int | None = None
+    output: int | None = None
+    cache_read: int | None = None
+    cache_write: int | None = None
+    reasoning: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunAccepted:
     kind: ClassVar[str] = "run.accepted"
     agent: str
@@ -28,11 +45,15 @@ class RunAccepted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunQueued:
-    """Back in the queue: ``why`` is ``decided``, ``released``, ``recovered`` or ``retried``."""
+    """Back in the queue: ``why`` is ``decided``, ``released``, ``recovered`` or ``retried``.
+
+    ``cut``: its process gave it back in the middle of something.
+    """
 
     kind: ClassVar[str] = "run.queued"
     why: str
     deaths: int = 0
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,8 +133,12 @@ class StepCompleted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepFailed:
-    """One attempt of a model call failed. With ``retry_at`` (microseconds since 1970) it is tried again then."""
+class StepFailed(Spent):
+    """One attempt of a model call failed. With ``retry_at`` (microseconds since 1970) it is tried again then.
+
+    ``error`` is ``cancelled`` where a cancel came first; ``message`` then is what the answer had said. ``untold``: it
+    may have cost tokens, and nobody said how many.
+    """
 
     kind: ClassVar[str] = "step.failed"
     step: int
@@ -121,6 +146,7 @@ class StepFailed:
     error: str
     message: str
     retry_at: int | None = None
+    untold: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,17 +178,13 @@ class ModelStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelCompleted:
-    """``message`` is the ordinal of the answer. ``stop`` is the finish reason, where it is not the usual one;
-    tokens are None where nobody said."""
+class ModelCompleted(Spent):
+    """``message`` is the ordinal of the answer. ``stop`` is the finish reason, where it is not the usual one."""
 
     kind: ClassVar[str] = "model.completed"
     step: int
     message: int
     stop: str = ""
-    input: int | None = None
-    output: int | None = None
-    model: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

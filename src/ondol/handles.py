@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from ondol import clock, events, ids, journal, lifecycle, messages, values
+from ondol import clock, events, ids, journal, lifecycle, messages, usage, values
 from ondol.errors import InvalidInput, RunCancelled, RunExpired, RunFailed, RunWaiting
 from ondol.events import Event
 from ondol.messages import Message
 from ondol.records import AskRow, EffectRow, RunRow, SessionRow
 from ondol.transactions import Decision
+from ondol.usage import Usage
 
 if TYPE_CHECKING:
     from ondol.runtime import Runtime
@@ -132,6 +133,14 @@ class Run:
     def tokens(self) -> tuple[int | None, int | None]:
         """Input and output tokens so far; None where no provider said."""
         return self._row.tokens_in, self._row.tokens_out
+
+    @property
+    def usage(self) -> dict[str, Usage]:
+        """What its model calls took so far, by model, also where they failed or were cancelled."""
+        if self._row.usage is not None:
+            return usage.loads(self._row.usage)
+        known = Usage(input=self._row.tokens_in, output=self._row.tokens_out)
+        return {} if known == Usage() else {"": known}  # written before it was recorded by model
 
     async def refresh(self) -> Run:
         """Read it again."""

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias, assert_never
 
-from ondol import events, values
+from ondol import events, usage, values
 from ondol.effects import Effect
 from ondol.errors import StoreCorrupt, StoreTooNew
+from ondol.usage import Usage
 
 VERSION = 1  # of the entries on disk
 
@@ -63,6 +64,8 @@ class State(NamedTuple):
     gave_up: int | None = None  # the call whose unknown outcome a person gave up on
     waited: bool = False  # since the last context: the clock it showed is old
     last_step_open: bool = False  # the last answer's step is not marked completed
+    usage: Mapping[str, Usage] = usage.NOTHING  # by model
+    lost: int = 0  # calls of the model at this step that a process may have made, of which nobody heard any more
 
     @property
     def open_effects(self) -> tuple[Effect, ...]:
@@ -100,11 +103,12 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
                 waited=False,
             )
         case events.StepFailed(attempt=attempt, retry_at=retry_at):
+            state = _spent(state, entry)
             if retry_at is None:
                 return state._replace(model_error=entry)
             return state._replace(attempt=attempt + 1, retry_at=retry_at)
         case events.ModelCompleted(message=message):
-            return state._replace(
+            return _spent(state, entry)._replace(
                 step=state.step + 1, attempt=1, retry_at=None, context=None, answered=message, last_answer=message,
                 next_message=message + 1, last_step_open=True,
             )  # fmt: skip
@@ -126,15 +130,19 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
             return state
         case events.StepCompleted():
             return state._replace(last_step_open=False)
-        case events.RunQueued(why=why):
-            state = state._replace(status="queued")
+        case events.RunQueued(why=why, cut=cut):
+            broken = state.context is not None and (cut or why == "recovered")
+            state = state._replace(status="queued", lost=state.lost + broken)
             return state._replace(model_error=None, attempt=1, retry_at=None) if why == "retried" else state
         case events.RunStarted() | events.RunResumed():
             return state._replace(status="running")
         case events.RunWaiting():
             return state._replace(status="waiting", waited=True)
         case events.RunParked(ask=ask, ask_kind=kind):
-            return state._replace(status="parked", waited=True, context=None, asks={**state.asks, ask: kind})
+            broken = state.context is not None and state.status == "running"
+            return state._replace(
+                status="parked", waited=True, context=None, asks={**state.asks, ask: kind}, lost=state.lost + broken
+            )
         case events.RunCancelling():
             return state._replace(cancel=entry)
         case events.RunCompleted():
@@ -170,6 +178,10 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
 def without_context(state: State) -> State:
     """As if the pending context had not been built."""
     return state._replace(context=None)
+
+
+def _spent(state: State, entry: events.ModelCompleted | events.StepFailed) -> State:
+    return state._replace(usage=usage.with_call(state.usage, entry, state.lost, 0), lost=0)
 
 
 def _set(state: State, call: int, /, **changes: Any) -> State:

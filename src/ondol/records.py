@@ -42,6 +42,7 @@ class RunRow(NamedTuple):
     family: str | None
     replay_of: str | None
     forked_at: int | None
+    usage: str | None
 
 
 class SessionRow(NamedTuple):

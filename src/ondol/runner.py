@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ParamSpec, TypeVar, assert_never
 
 from ondol import clock as clocks
-from ondol import context, effects, events, journal, lifecycle, messages, plans, queries, transactions, values
+from ondol import context, effects, events, journal, lifecycle, messages, plans, queries, transactions, usage, values
 from ondol.agent import Agent
 from ondol.calls import Calls
 from ondol.cancellation import CancelToken, InFlight, sleep_or_cancel
@@ -383,7 +383,7 @@ class Drive:
         try:
             if await asking.wait(self.clock, None, self.token) == "cancelled":
                 await asking.stop_late(self.clock)
-                await self._write_partial(request)
+                await self._write_cancelled("".join(self._partial), untold=True, asked=self.served.model.name)
                 return
             if asking.future.cancelled():  # by something of its own: no cancel of this run
                 raise ModelError("connection", "the model call was cancelled by the model itself")
@@ -396,6 +396,8 @@ class Drive:
         try:
             await self._write_answer(answer)
         except CancelRequested:
+            said = "".join(p.text for p in answer.parts if isinstance(p, Text))
+            await self._write_cancelled(said, **self._spent(answer))
             self.signal()
 
     async def _stream(self, request: ModelRequest) -> Answer:
@@ -420,30 +422,49 @@ class Drive:
                 await close()
         if answer is None:
             raise ModelError("connection", "the answer ended before it was complete")
+        used: Any = {"input_tokens": answer.input_tokens, "output_tokens": answer.output_tokens}
         if answer.stop == "content_filter":
-            raise ModelError("content_filter", "the provider's filter stopped the answer")
+            raise ModelError("content_filter", "the provider's filter stopped the answer", **used)
         if not any(isinstance(p, ToolCall) or (isinstance(p, Text) and p.text.strip()) for p in answer.parts):
-            raise ModelError("server", "the model gave an empty answer")
+            raise ModelError("server", "the model gave an empty answer", **used)
         return answer
 
-    async def _write_partial(self, request: ModelRequest) -> None:
-        """What an aborted answer had said so far, for whoever looks into it. It is not part of any conversation."""
-        if self._partial:
-            partial = "".join(self._partial)[:_PARTIAL_KEPT]
-            step, attempt = request.step + 1, request.attempt
-            failed = events.StepFailed(step=step, attempt=attempt, error="cancelled", message=partial)
-            self.record(await self.write(transactions.note_down, self.claim, self.now(), [failed]))
+    async def _write_cancelled(self, said: str, **spent: Any) -> None:
+        """A cancel came before the answer: what it had said so far, for whoever looks into it, and what it cost.
+
+        It is not part of any conversation.
+        """
+        failed = events.StepFailed(
+            step=self.state.step + 1, attempt=self.state.attempt, error="cancelled", message=said[:_PARTIAL_KEPT],
+            **spent,
+        )  # fmt: skip
+        await self._write_failed(failed)
 
     async def _model_failed(self, error: ModelError) -> None:
         log.info("run %s: model call failed (%s): %s", self.row.id, error.kind, error)
-        attempt = self.state.attempt
+        attempt, now = self.state.attempt, self.now()
         delay = lifecycle.retry_delay(error.kind, attempt, error.retry_after, self.row.id)
-        now = self.now()
+        untold = usage.may_be_billed(error.kind, error.sent) and error.input_tokens is None
+        counted = untold or error.input_tokens is not None
         failed = events.StepFailed(
             step=self.state.step + 1, attempt=attempt, error=error.kind, message=redact(str(error)),
-            retry_at=None if delay is None else now + int(delay * 1e6),
+            retry_at=None if delay is None else now + int(delay * 1e6), untold=untold,
+            asked=self.served.model.name if counted else "", input=error.input_tokens, output=error.output_tokens,
         )  # fmt: skip
-        self.record(await self.write(transactions.note_down, self.claim, now, [failed]))
+        await self._write_failed(failed)
+
+    async def _write_failed(self, failed: events.StepFailed) -> None:
+        used = journal.apply(self.state, failed).usage
+        self.record(await self.write(transactions.note_down, self.claim, self.now(), [failed], used=used))
+
+    def _spent(self, answer: Answer) -> dict[str, Any]:
+        """The fields of ``events.Spent``."""
+        asked = self.served.model.name
+        return {
+            "model": answer.model, "asked": "" if asked == answer.model else asked, "input": answer.input_tokens,
+            "output": answer.output_tokens, "cache_read": answer.cache_read_tokens,
+            "cache_write": answer.cache_write_tokens, "reasoning": answer.reasoning_tokens,
+        }  # fmt: skip
 
     async def _write_answer(self, answer: Answer) -> None:
         """T3. An answer that was cut off makes none of its calls."""
@@ -460,10 +481,12 @@ class Drive:
             if parsed is not None:
                 self.calls.parsed[number + i] = parsed
         completed = events.ModelCompleted(
-            step=self.state.step + 1, message=ordinal, stop=_unusual(answer.stop), input=answer.input_tokens,
-            output=answer.output_tokens, model=answer.model,
+            step=self.state.step + 1, message=ordinal, stop=_unusual(answer.stop), **self._spent(answer)
         )  # fmt: skip
-        batch = await self.write(transactions.answer, self.claim, self.row.user_id, self.now(), completed, body, calls)
+        used = journal.apply(self.state, completed).usage
+        batch = await self.write(
+            transactions.answer, self.claim, self.row.user_id, self.now(), completed, body, calls, used
+        )
         self.talk.keep(ordinal, body, message)
         for planned in calls:
             if planned.refusal is not None:

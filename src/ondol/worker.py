@@ -246,7 +246,7 @@ class EmbeddedEngine:
         if drive is None:
             return
         try:
-            await self.store.write(transactions.release, tenant, run, drive.claim.fence, self._now())
+            await self.store.write(transactions.release, tenant, run, drive.claim.fence, self._now(), cut=True)
         except (ClaimLost, StoreError) as error:
             log.warning("run %s was not given back: %s", run, error)
 

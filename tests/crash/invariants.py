@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import apsw
 
-from ondol import effects, events, ids, journal, lifecycle, messages, values
+from ondol import effects, events, ids, journal, lifecycle, messages, usage, values
 from ondol.records import AskRow, EffectRow, RunRow, SessionRow, columns
 from ondol.testing import EffectLine
 from ondol.transactions import Decision
@@ -176,10 +176,18 @@ def _asks_are_the_fold(store: Written, run: RunRow, state: journal.State, undeli
 
 
 def _usage_is_the_sum(store: Written, run: RunRow) -> None:
-    answers = [e for e in store.entries(run.id) if isinstance(e, events.ModelCompleted)]
-    for row, said in ((run.tokens_in, [a.input for a in answers]), (run.tokens_out, [a.output for a in answers])):
-        known = [n for n in said if n is not None]
-        assert row == (sum(known) if known else None), f"{run.id}: tokens"
+    """Whatever became of it: what its model calls took is the sum of what each said."""
+    said = [e for e in store.entries(run.id) if isinstance(e, events.ModelCompleted | events.StepFailed)]
+    for row, name in ((run.tokens_in, "input"), (run.tokens_out, "output")):
+        known = [n for e in said if (n := getattr(e, name)) is not None]
+        assert row == (sum(known) if known else None), f"{run.id}: {name} tokens"
+    stored = usage.loads(run.usage) if run.usage else {}
+    assert stored == dict(store.state(run.id).usage), f"{run.id}: usage"
+    for model, used in stored.items():
+        mine = [e for e in said if usage.model_of(e) == model]
+        for name in ("input", "output", "cache_read", "cache_write", "reasoning"):
+            known = [n for e in mine if (n := getattr(e, name)) is not None]
+            assert getattr(used, name) == (sum(known) if known else None), f"{run.id}: {name} of {model}"
 
 
 def _messages_are_named(store: Written, run: RunRow, state: journal.State) -> None:
@@ -397,6 +405,18 @@ def model_calls_are_bounded(store: Written, calls: Mapping[str, int]) -> None:
         refused = int(run.state == "cancelled")
         bound = steps + takeovers + retries + refused
         assert steps <= calls.get(run.id, 0) <= bound, f"{run.id}: {calls.get(run.id, 0)} model calls, not {bound}"
+        _each_call_is_counted(store, run, calls.get(run.id, 0))
+
+
+def _each_call_is_counted(store: Written, run: RunRow, calls: int) -> None:
+    """A call whose tokens nobody told counts as unknown, also where its process died. Unknown is not zero."""
+    state, batches = store.state(run.id), store.batches[run.id]
+    told = [e for b in batches for e in b.entries if isinstance(e, events.ModelCompleted | events.StepFailed)]
+    free = sum(isinstance(e, events.StepFailed) and not e.untold and e.input is None for e in told)
+    counted = sum(used.calls for used in state.usage.values()) + free + state.lost
+    if run.state not in ("completed", "failed") and len(batches) > 1 and batches[-1].fence > batches[-2].fence:
+        counted += 1  # its holder was gone, and somebody else ended it
+    assert calls <= counted, f"{run.id}: {calls} model calls, {counted} are counted"
 
 
 def recorded_steps_are_not_computed_again(before: Written, calls: Sequence[Mapping[str, Any]]) -> None:

@@ -8,9 +8,10 @@ model was asked in a log (``World``).
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -124,7 +125,7 @@ TOOLS = (look, refund, flaky, mail, letter, wire, slow)
 class Watched:
     """A model whose calls are written down when they begin: each is paid for."""
 
-    def __init__(self, script: Callable[[ModelRequest], Reply], world: World) -> None:
+    def __init__(self, script: Callable[[ModelRequest], Reply | Awaitable[Reply]], world: World) -> None:
         self.model, self.world = ScriptedModel(script), world
 
     @property
@@ -146,8 +147,8 @@ class Watched:
 class Scenario:
     """``answers`` are the model's, one a step; a function of the request where attempts differ.
 
-    ``ends`` names the states that the operation may end in. ``cancels``: the client cancels it while its tool is in
-    flight. ``asks``: it needs a person's approval, which comes after a restart.
+    ``ends`` names the states that the operation may end in. ``cancels``: the client cancels it while its tool, or its
+    model, is in flight. ``asks``: it needs a person's approval, which comes after a restart.
     """
 
     name: str
@@ -157,14 +158,20 @@ class Scenario:
     asks: bool = False
 
     def agent(self, world: World) -> Agent:
-        return Agent("crashes", model=Watched(self._reply, world), tools=TOOLS)
+        return Agent("crashes", model=Watched(functools.partial(self._reply, world), world), tools=TOOLS)
 
-    def _reply(self, request: ModelRequest) -> Reply:
+    def _reply(self, world: World, request: ModelRequest) -> Reply | Awaitable[Reply]:
         said = next(m.text for m in reversed(request.messages) if m.role == "user" and m.origin is None)
         if said == NEXT[1]:
             return "we are done"
         answer = self.answers[request.step]
+        if answer is ENDLESS:
+            world.in_tool.set()
+            return asyncio.get_running_loop().create_future()
         return answer(request) if callable(answer) else answer
+
+
+ENDLESS = object()  # an answer that never comes
 
 
 def _first_attempt_fails(request: ModelRequest) -> Reply:
@@ -187,6 +194,7 @@ _ALL = (
     Scenario(name="failed", answers=([call("letter", to="kim")], error("rejected")), ends=frozenset({"failed"})),
     Scenario(name="approved_after_restart", answers=([call("wire", to="kim")], "done"), asks=True),
     Scenario(name="cancelled", answers=([call("slow", to="kim")], "done"), ends=frozenset({"cancelled"}), cancels=True),
+    Scenario(name="cancelled_while_it_answers", answers=(ENDLESS,), ends=frozenset({"cancelled"}), cancels=True),
 )
 SCENARIOS: Mapping[str, Scenario] = {s.name: s for s in _ALL}
 
@@ -214,7 +222,7 @@ async def outcome(world: World, run: Run) -> str:
 
 
 async def cancel_in_flight(world: World, run: Run) -> None:
-    """Cancel it once its tool is in flight, or it came to rest without."""
+    """Cancel it once its tool or its model is in flight, or it came to rest without."""
     resting, in_tool = asyncio.create_task(outcome(world, run)), asyncio.create_task(world.in_tool.wait())
     await asyncio.wait({resting, in_tool}, return_when=asyncio.FIRST_COMPLETED)
     in_tool.cancel()

@@ -180,7 +180,8 @@ def _writes_of_a_holder(claim: Claim, now: int) -> dict[str, Callable[[], Tx[Any
     failed = events.RunFailed(code="too_late", message="too late")
     return {
         "note_down": lambda: transactions.note_down(claim, now, [events.StepStarted(step=3)]),
-        "answer": lambda: transactions.answer(claim, "", now, completed, "{}", ()),
+        "note_down_used": lambda: transactions.note_down(claim, now, [events.StepStarted(step=3)], used={}),
+        "answer": lambda: transactions.answer(claim, "", now, completed, "{}", (), {}),
         "started": lambda: transactions.started(claim, now, 0, 2, now),
         "outcome": lambda: transactions.outcome(claim, "", now, succeeded),
         "suspend": lambda: transactions.suspend(claim, now, [], 1),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ondol import effects, events, ids, journal, lifecycle, messages, values
+from ondol import effects, events, ids, journal, lifecycle, messages, usage, values
 from ondol.errors import ClaimLost, SignalsUnread
 from ondol.records import EffectRow, RunRow, SessionRow
 from ondol.transactions.ending import Ended
@@ -20,6 +20,7 @@ from ondol.transactions.pieces import (
     raised_revision,
 )
 from ondol.transactions.statements import Row, Statement, Tx
+from ondol.usage import Usage
 
 
 class Claimed(NamedTuple):
@@ -80,12 +81,17 @@ def note_down(
     *,
     message: tuple[int, str] | None = None,
     definition: tuple[str, str] | None = None,
+    used: Mapping[str, Usage] | None = None,
 ) -> Tx[journal.Batch]:
     """T2, and a failed model attempt: entries of the holder that change nothing else.
 
-    ``message`` is a note's ordinal and body, ``definition`` the digest and body of an agent that changed meanwhile.
+    ``message`` is a note's ordinal and body, ``definition`` the digest and body of an agent that changed meanwhile,
+    ``used`` what the run has used with the failed attempt.
     """
-    (held,) = yield [hold(claim, len(entries), at)]
+    if used is None:
+        (held,) = yield [hold(claim, len(entries), at)]
+    else:
+        (held,) = yield [hold(claim, len(entries), at, "run.hold_spent", **_spent(used))]
     append, batch = append_entries(claim.tenant, claim.run, claim.fence, held_seq(held, claim), at, entries)
     writes = [append]
     if message is not None:
@@ -112,6 +118,11 @@ class PlannedCall(NamedTuple):
     refusal_reason: str = ""
 
 
+def _spent(used: Mapping[str, Usage]) -> dict[str, Any]:
+    total = usage.total(used)
+    return {"usage": usage.dumps(used), "tokens_in": total.input, "tokens_out": total.output}
+
+
 def answer(
     claim: Claim,
     user_id: str,
@@ -119,9 +130,13 @@ def answer(
     completed: events.ModelCompleted,
     body: str,
     calls: Sequence[PlannedCall],
+    used: Mapping[str, Usage],
     also: Sequence[events.Entry] = (),
 ) -> Tx[journal.Batch]:
-    """T3: the answer, its usage, and every call as a planned effect with its decision and, where needed, its ask."""
+    """T3: the answer, its usage, and every call as a planned effect with its decision and, where needed, its ask.
+
+    ``used`` is what the run has used with it.
+    """
     entries: list[events.Entry] = [completed]
     writes: list[Statement] = [message_row(claim.tenant, claim.run, completed.message, body)]
     for call in calls:
@@ -144,8 +159,7 @@ def answer(
                 hash=call.hash, question=call.question, expires_at=call.expires_at,
             ))  # fmt: skip
     entries.extend(also)
-    usage = {"tokens_in": completed.input, "tokens_out": completed.output}
-    (held,) = yield [hold(claim, len(entries), at, "run.hold_answered", **usage)]
+    (held,) = yield [hold(claim, len(entries), at, "run.hold_answered", **_spent(used))]
     seq = held_seq(held, claim, cancel=False)
     append, batch = append_entries(claim.tenant, claim.run, claim.fence, seq, at, entries)
     yield [append, *writes]

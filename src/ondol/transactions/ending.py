@@ -144,13 +144,13 @@ def cancel(tenant: str, run_id: str, by: str, door: str, reason: str, at: int) -
     return Cancelled(ended.run, pending=False, next_run=ended.next_run)
 
 
-def release(tenant: str, run_id: str, fence: int, at: int) -> Tx[RunRow]:
-    """The holder gives the run back at its old place. It does not count as a death."""
+def release(tenant: str, run_id: str, fence: int, at: int, cut: bool = False) -> Tx[RunRow]:
+    """The holder gives the run back at its old place; ``cut``: in the middle of something. It counts as no death."""
     (rows,) = yield [("run.get", {"tenant": tenant, "run": run_id})]
     run = run_row(rows, run_id)
     if run.state != "running" or run.fence != fence:
         raise ClaimLost(f"run {run_id} is not held with fence {fence} any more")
-    return (yield from queue_again(run, "released", at))
+    return (yield from queue_again(run, "released", at, cut=cut))
 
 
 def recover(tenant: str, run_id: str, fence: int, at: int, why: str = "") -> Tx[RunRow]:

@@ -76,12 +76,13 @@ def queue_again(
     *,
     place: int | None = None,
     deaths: int | None = None,
+    cut: bool = False,
     before: Sequence[events.Entry] = (),
     also: Sequence[Statement] = (),
 ) -> Tx[RunRow]:
     """Put a run back into its queue by compare-and-swap, with ``before`` written ahead of ``run.queued``."""
     deaths = run.deaths if deaths is None else deaths
-    entries = [*before, events.RunQueued(why=why, deaths=deaths)]
+    entries = [*before, events.RunQueued(why=why, deaths=deaths, cut=cut)]
     (moved,) = yield [
         ("run.queue_again", {
             "tenant": run.tenant, "run": run.id, "state": run.state, "fence": run.fence,

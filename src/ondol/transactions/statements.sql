@@ -57,9 +57,14 @@ WHERE tenant = :tenant AND id = :run AND fence = :fence AND state = 'running'
 RETURNING next_seq - :n, cancel, unread
 
 -- name: run.hold_answered
-UPDATE runs SET next_seq = next_seq + :n, updated_at = :at, deaths = 0,
-  tokens_in = CASE WHEN :tokens_in IS NULL THEN tokens_in ELSE coalesce(tokens_in, 0) + :tokens_in END,
-  tokens_out = CASE WHEN :tokens_out IS NULL THEN tokens_out ELSE coalesce(tokens_out, 0) + :tokens_out END
+UPDATE runs SET next_seq = next_seq + :n, updated_at = :at, deaths = 0, usage = :usage, tokens_in = :tokens_in,
+  tokens_out = :tokens_out
+WHERE tenant = :tenant AND id = :run AND fence = :fence AND state = 'running'
+RETURNING next_seq - :n, cancel, unread
+
+-- name: run.hold_spent
+UPDATE runs SET next_seq = next_seq + :n, updated_at = :at, usage = :usage, tokens_in = :tokens_in,
+  tokens_out = :tokens_out
 WHERE tenant = :tenant AND id = :run AND fence = :fence AND state = 'running'
 RETURNING next_seq - :n, cancel, unread
 

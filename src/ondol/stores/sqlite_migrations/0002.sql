@@ -14,3 +14,5 @@ INSERT INTO sqlite_stat1 (tbl, idx, stat) VALUES
 
 -- What of a call's result could not be recorded as it was.
 ALTER TABLE effects ADD COLUMN warning TEXT;
+-- What the run's model calls took, by model (JSON); see `usage.py`. tokens_in and tokens_out are its sums.
+ALTER TABLE runs ADD COLUMN usage TEXT;

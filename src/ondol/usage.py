@@ -1,0 +1,112 @@
+"""What did the model calls of a run take, in tokens?
+
+Each entry that ends a model call says what that call took (``events.Spent``); these rules add it up, by model. What
+nobody said is not zero: a sum over such calls says how many of them there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from ondol import values
+from ondol.errors import ModelErrorKind
+from ondol.events import ModelCompleted, Spent, StepFailed
+
+_TOKENS = ("input", "output", "cache_read", "cache_write", "reasoning")
+
+
+class Usage(NamedTuple):
+    """What calls of one model took, in tokens. None: nobody said.
+
+    ``calls`` are those that cost something, or may have. ``input`` is all input, of it ``cache_read`` came from the
+    provider's cache and ``cache_write`` was put there; ``output`` is all output, of it ``reasoning`` was reasoning.
+    ``unknown`` of the calls were not, or not wholly, counted by anybody; ``estimated`` is what those are believed to
+    have taken, for limits.
+    """
+
+    calls: int = 0
+    input: int | None = None
+    output: int | None = None
+    cache_read: int | None = None
+    cache_write: int | None = None
+    reasoning: int | None = None
+    unknown: int = 0
+    estimated: int = 0
+
+    def plus(self, other: Usage) -> Usage:
+        known = {name: _sum(getattr(self, name), getattr(other, name)) for name in _TOKENS}
+        return Usage(
+            calls=self.calls + other.calls, **known, unknown=self.unknown + other.unknown,
+            estimated=self.estimated + other.estimated,
+        )  # fmt: skip
+
+
+NOTHING: Mapping[str, Usage] = MappingProxyType({})
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else one + other
+
+
+def with_call(
+    used: Mapping[str, Usage], entry: ModelCompleted | StepFailed, lost: int, expected: int
+) -> Mapping[str, Usage]:
+    """The usage by model, with the call that this entry ended.
+
+    ``lost`` calls of the same step had no end that anybody heard of; each of those is believed to have taken
+    ``expected`` tokens of input.
+    """
+    known = {name: getattr(entry, name) for name in _TOKENS}
+    free = isinstance(entry, StepFailed) and not entry.untold and all(n is None for n in known.values())
+    if free and not lost:
+        return used
+    silent = not free and (entry.input is None or entry.output is None)
+    guessed = lost + (silent and entry.input is None)
+    call = Usage(calls=lost + (not free), **known, unknown=lost + silent, estimated=guessed * expected)
+    return {**used, model_of(entry): used.get(model_of(entry), Usage()).plus(call)}
+
+
+def model_of(spent: Spent) -> str:
+    """The model's name as the agent has it; its answer may have come under another one."""
+    return spent.asked or spent.model
+
+
+def merged(*several: Mapping[str, Usage]) -> dict[str, Usage]:
+    """The usage of several runs, by model."""
+    total: dict[str, Usage] = {}
+    for used in several:
+        for model, usage in used.items():
+            total[model] = total.get(model, Usage()).plus(usage)
+    return total
+
+
+def total(used: Mapping[str, Usage]) -> Usage:
+    """Of all models together."""
+    whole = Usage()
+    for usage in used.values():
+        whole = whole.plus(usage)
+    return whole
+
+
+#: These fail after the provider may have worked, and charged, for the answer. The others refuse the request.
+_MAY_BE_BILLED: frozenset[ModelErrorKind] = frozenset({"timeout", "connection", "server", "content_filter"})
+
+
+def may_be_billed(kind: ModelErrorKind, sent: bool) -> bool:
+    """Can an attempt that failed like this have cost tokens?"""
+    return sent and kind in _MAY_BE_BILLED
+
+
+def dumps(used: Mapping[str, Usage]) -> str:
+    """As it is stored with the run: by model, without what nobody said."""
+    told = {
+        model: {k: v for k, v in usage._asdict().items() if v != Usage._field_defaults[k]}
+        for model, usage in used.items()
+    }
+    return values.dumps(told)
+
+
+def loads(stored: str) -> dict[str, Usage]:
+    return {model: Usage(**usage) for model, usage in values.loads(stored).items()}
