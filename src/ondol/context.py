@@ -30,7 +30,7 @@ def shown_message(instructions: str, shown: Shown) -> Message:
     else:
         began = clock.shown(clock.from_micros(shown.since), shown.zone)
         told = f"This task started at {began}; it was paused, and now it is {now}."
-    return Message("system", (Text(f"{instructions}\n\n{told}" if instructions else told),))
+    return Message("system", (Text(f"{values.valid(instructions)}\n\n{told}" if instructions else told),))
 
 
 def note(runs: Sequence[tuple[RunRow, str]], effects: Sequence[EffectRow]) -> str:
