@@ -194,6 +194,27 @@ MUTANTS = (
         "    if False:\n",
         ("tests/promise/test_answers.py",),
     ),
+    Mutant(
+        "values: no text with U+0000 comes as far as a store",
+        "values.py",
+        '        if "\\0" not in value:\n            return value\n',
+        "        return value\n",
+        ("tests/cases/test_c35_nul.py",),
+    ),
+    Mutant(
+        "values: what a value does while it is looked at fails no call",
+        "values.py",
+        "        except BaseException:  # its own code raised",
+        "        except StopAsyncIteration:  # its own code raised",
+        ("tests/cases/test_c30_values.py",),
+    ),
+    Mutant(
+        "values: what could not be recorded as it was is said",
+        "calls.py",
+        "patch=patch, warning=warning)",
+        "patch=patch)",
+        ("tests/cases/test_c30_values.py",),
+    ),
 )
 
 
