@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ondol import ids, journal
 from ondol.errors import NotFound
 from ondol.records import AskRow, EffectRow, RunRow, SessionRow
-from ondol.transactions import Row, Tx, checked_body, run_row
+from ondol.transactions import Row, Tx, checked_body, run_row, with_conditions
 
 
 def get_run(tenant: str, run: str) -> Tx[RunRow]:
@@ -28,8 +28,12 @@ def list_runs(
     tenant: str, *, session: str | None = None, user_id: str | None = None, state: str | None = None,
     before: str | None = None, limit: int = 100,
 ) -> Tx[list[RunRow]]:  # fmt: skip
-    wanted = {"session": session, "user_id": user_id, "state": state, "before": before, "limit": limit}
-    (rows,) = yield [("run.list", {"tenant": tenant} | wanted)]
+    name = (
+        "run.list_unfinished" if state in ("queued", "running")
+        else "run.list" if state in (None, "completed") else "run.list_unusual"
+    )  # fmt: skip
+    wanted = {"session": session, "user_id": user_id, "before": before, "state": state}
+    (rows,) = yield [with_conditions(name, {"tenant": tenant, "limit": limit}, wanted)]
     return [RunRow(*r) for r in rows]
 
 
@@ -77,7 +81,7 @@ def get_session(tenant: str, session: str) -> Tx[SessionRow]:
 
 
 def list_sessions(tenant: str, after: str | None = None, limit: int = 100) -> Tx[list[SessionRow]]:
-    (rows,) = yield [("session.list", {"tenant": tenant, "after": after, "limit": limit})]
+    (rows,) = yield [with_conditions("session.list", {"tenant": tenant, "limit": limit}, {"after": after})]
     return [SessionRow(*r) for r in rows]
 
 
@@ -97,8 +101,12 @@ def effects_of_run(tenant: str, run: str) -> Tx[list[EffectRow]]:
 def list_effects(
     tenant: str, *, session: str | None = None, state: str | None = None, before: str | None = None, limit: int = 100
 ) -> Tx[list[EffectRow]]:
-    wanted = {"tenant": tenant, "session": session, "state": state, "before": before, "limit": limit}
-    (rows,) = yield [("effect.list", wanted)]
+    name = (
+        "effect.list_live" if state in ("planned", "started")
+        else "effect.list" if state in (None, "succeeded") else "effect.list_unusual"
+    )  # fmt: skip
+    wanted = {"session": session, "before": before, "state": state}
+    (rows,) = yield [with_conditions(name, {"tenant": tenant, "limit": limit}, wanted)]
     return [EffectRow(*r) for r in rows]
 
 
@@ -113,8 +121,9 @@ def list_asks(
     tenant: str, *, run: str | None = None, session: str | None = None, user_id: str | None = None,
     state: str | None = "open", limit: int = 100,
 ) -> Tx[list[AskRow]]:  # fmt: skip
-    wanted = {"run": run, "session": session, "user_id": user_id, "state": state, "limit": limit}
-    (rows,) = yield [("ask.list", {"tenant": tenant} | wanted)]
+    name = "ask.list_open" if state == "open" else "ask.list"
+    wanted = {"run": run, "session": session, "user_id": user_id, "state": state}
+    (rows,) = yield [with_conditions(name, {"tenant": tenant, "limit": limit}, wanted)]
     return [AskRow(*r) for r in rows]
 
 

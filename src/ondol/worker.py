@@ -361,9 +361,12 @@ class EmbeddedEngine:
         gone = 0
         for tenant in await self.store.read(queries.tenants):
             await self.store.tidy_blobs(tenant, self.clock.now() - _BLOBS_KEPT)
-            for digest in await self.store.write(transactions.drop_unused_blobs, tenant, before):
-                await self.store.drop_blob(tenant, digest)
-                gone += 1
+            more = True
+            while more:
+                dropped, more = await self.store.write(transactions.drop_unused_blobs, tenant, before)
+                for digest in dropped:
+                    await self.store.drop_blob(tenant, digest)
+                gone += len(dropped)
         return gone
 
     def _now(self) -> int:

@@ -11,7 +11,7 @@ import pytest
 from faulty_disk import faulty_disk
 
 from ondol.errors import StoreCorrupt, StoreError, StoreFull, StoreTooNew
-from ondol.queries import get_meta
+from ondol.queries import get_meta, list_effects
 from ondol.stores.migrations import migrations
 from ondol.stores.sqlite import SqliteStore
 from ondol.stores.sqlite_admin import check, migrate
@@ -86,6 +86,32 @@ async def test_a_migrated_store_is_like_a_fresh_one(tmp_path: Path, version: int
     await store.close()
     assert schema(old) == schema(tmp_path / "fresh.db")
     assert check(old) == []
+
+
+async def test_effects_of_the_first_version_are_listed_in_the_order_of_their_runs(tmp_path: Path) -> None:
+    file = at_version(tmp_path / "old.db", 1)
+    with closing(apsw.Connection(str(file))) as connection:
+        connection.execute("INSERT INTO tenants VALUES ('t')")
+        connection.execute("""
+            INSERT INTO sessions (tenant, id, revision, state, next_message, next_place, created_at, updated_at)
+            VALUES ('t', 's', 0, '{}', 0, 2, 1, 1)""")
+        for place, run in enumerate(("r_b", "r_c", "r_a")):
+            connection.execute(
+                """
+                INSERT INTO runs (tenant, id, session, user_id, operation_id, fingerprint, agent, definition, trigger,
+                  door, state, place, next_seq, accepted_at, updated_at)
+                VALUES ('t', :run, 's', '', :run, '', 'a', 'd', 'api', '', 'queued', :place, 1, 1, 1)""",
+                {"run": run, "place": place},
+            )
+            connection.execute(
+                """
+                INSERT INTO effects (tenant, run, session, ordinal, tool, effect, call_id, reply, arguments, state)
+                VALUES ('t', ?, 's', 0, 'x', 'read', '', 2, '{}', 'succeeded')""",
+                (run,),
+            )
+    store = await opened(file)
+    assert [e.run for e in await store.read(list_effects, "t")] == ["r_a", "r_c", "r_b"]
+    await store.close()
 
 
 @pytest.mark.parametrize("version", range(1, len(STEPS) + 1))

@@ -9,7 +9,7 @@ from contextlib import closing
 import apsw
 import pytest
 
-from ondol.stores.migrations import migrations
+from ondol.stores import sqlite
 from ondol.transactions import STATEMENTS
 
 WITHOUT_TENANT = {"tenant.list", "meta.get", "meta.set"}  # of the store itself
@@ -20,7 +20,10 @@ BY_INDEX = {
     "run.claim": ["runs (tenant=? AND id=?)", "b (tenant=? AND session=? AND place<?)"],
     "message.history": ["r (tenant=? AND session=? AND base>? AND base<?)", "m (tenant=? AND run=?)"],
     "entry.list": ["entries (tenant=? AND run=?)"],
+    "message.page": ["r (tenant=? AND session=? AND base>?)", "b (tenant=? AND session=? AND base<?)"],
     "run.untold": ["runs (tenant=? AND session=?)"],
+    "ask.close_all": ["asks (tenant=? AND run=?)"],
+    "ask.of_effect": ["asks (tenant=? AND run=?)"],
     "run.unfinished_in_session": ["runs (tenant=? AND session=?)"],
     "run.next_in_session": ["runs (tenant=? AND session=?)"],
     "run.hold": ["runs (tenant=? AND id=?)"],
@@ -40,10 +43,9 @@ LARGE = ("runs", "messages", "entries", "effects", "asks", "signals")
 
 
 @pytest.fixture(scope="module")
-def connection() -> Iterator[apsw.Connection]:
-    with closing(apsw.Connection(":memory:")) as connection:
-        for step in migrations():
-            connection.execute(step)
+def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apsw.Connection]:
+    """As a store opens it that it has just made: with what the schema says about sizes."""
+    with closing(sqlite._open_for_writing(tmp_path_factory.mktemp("statements") / "ondol.db")) as connection:
         yield connection
 
 
@@ -88,6 +90,11 @@ def test_a_hot_statement_finds_its_rows_by_all_that_it_knows(connection: apsw.Co
     for wanted in BY_INDEX[name]:
         table, columns = wanted.split(" ", 1)
         assert any(line.startswith(f"SEARCH {table} USING ") and columns in line for line in lines), lines
+
+
+@pytest.mark.parametrize("name", ["run.untold", "effect.untold"])
+def test_a_claim_prepares_no_sorting(connection: apsw.Connection, name: str) -> None:
+    assert not [line for line in plan(connection, name) if "B-TREE" in line]
 
 
 @pytest.mark.parametrize("name", BY_PARTIAL_INDEX)

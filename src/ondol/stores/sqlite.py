@@ -429,6 +429,7 @@ def _migrate(connection: apsw.Connection, path: Path) -> None:
             connection.execute(text)
             connection.execute(f"PRAGMA user_version = {number}")
         connection.execute("COMMIT")
+        connection.execute("ANALYZE sqlite_schema")  # reads what the steps say about sizes, and analyses nothing
     except BaseException:
         _roll_back(connection)
         raise

@@ -40,7 +40,7 @@ from ondol.transactions.housekeeping import drop_unused_blobs, keep_blob, set_me
 from ondol.transactions.pieces import Claim, checked_body, run_row
 from ondol.transactions.sessions import delete_session, write_session
 from ondol.transactions.signals import CLOCK, DECISIONS, Decision, absorb
-from ondol.transactions.statements import STATEMENTS, Row, Statement, Tx
+from ondol.transactions.statements import STATEMENTS, Row, Statement, Tx, with_conditions
 
 __all__ = [
     "CLOCK",
@@ -86,5 +86,6 @@ __all__ = [
     "started",
     "suspend",
     "unknown_question",
+    "with_conditions",
     "write_session",
 ]  # fmt: skip

@@ -55,7 +55,8 @@ def claim(tenant: str, run: str, owner: str, at: int) -> Tx[Claimed | None]:
         ("effect.untold", of_session),
     ]
     inputs: list[list[Row]] = []
-    untold_runs = [RunRow(*r) for r in untold]
+    untold_runs = sorted((RunRow(*r) for r in untold), key=lambda r: r.place)
+    by_place = sorted(((place, EffectRow(*e)) for place, *e in untold_effects), key=lambda e: (e[0], e[1].ordinal))
     if untold_runs:
         inputs = yield [("message.one", {"tenant": tenant, "run": r.id, "ordinal": 1}) for r in untold_runs]
     assert row.head is not None
@@ -70,7 +71,7 @@ def claim(tenant: str, run: str, owner: str, at: int) -> Tx[Claimed | None]:
         untold_runs=tuple(
             (r, checked_body(r.id, *i[0]) if i else "") for r, i in zip(untold_runs, inputs, strict=True)
         ),
-        untold_effects=tuple(EffectRow(*r) for r in untold_effects),
+        untold_effects=tuple(effect for _, effect in by_place),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ondol.transactions.statements import Tx
 
 
@@ -15,10 +17,23 @@ def keep_blob(tenant: str, digest: str, size: int, at: int) -> Tx[None]:
     yield [("blob.insert", {"tenant": tenant, "digest": digest, "size": size, "at": at})]
 
 
-def drop_unused_blobs(tenant: str, before: int) -> Tx[list[str]]:
-    """Forget blobs that no run uses and that were not renewed since ``before``; returns their digests."""
-    (rows,) = yield [("blob.unused", {"tenant": tenant, "before": before})]
-    if not rows:
-        return []
-    dropped = yield [("blob.drop", {"tenant": tenant, "digest": r[0], "before": before}) for r in rows]
-    return [d[0][0] for d in dropped if d]
+_LOOKED_AT = 100  # blobs in one transaction: others want to write too
+
+
+class Collected(NamedTuple):
+    """The digests of blobs that were forgotten, and whether there are more to look at."""
+
+    dropped: list[str]
+    more: bool
+
+
+def drop_unused_blobs(tenant: str, before: int) -> Tx[Collected]:
+    """Forget blobs that no run uses and that were not renewed since ``before``.
+
+    What a run uses is marked, and looked at again only when a session that used it is deleted.
+    """
+    (rows,) = yield [("blob.loose", {"tenant": tenant, "before": before, "limit": _LOOKED_AT})]
+    yield [("blob.in_use", {"tenant": tenant, "digest": digest}) for digest, used in rows if used]
+    loose = [digest for digest, used in rows if not used]
+    dropped = yield [("blob.drop", {"tenant": tenant, "digest": d, "before": before}) for d in loose]
+    return Collected([d[0][0] for d in dropped if d], more=len(rows) == _LOOKED_AT)

@@ -49,7 +49,7 @@ def delete_session(
         ("session.get", of_session),
         ("run.unfinished_in_session", of_session),
         ("effect.unknown_in_session", of_session),
-        ("run.list", of_session | {"user_id": None, "state": "parked", "before": None, "limit": 1}),
+        ("run.parked_in_session", of_session),
     ]
     found = SessionRow(*rows[0]) if rows else None
     if found is None or found.deleted_at is not None:
@@ -59,10 +59,13 @@ def delete_session(
     if unfinished:
         raise SessionBusy(session, *unfinished[0])
     if parked:
-        raise SessionBusy(session, parked[0][1], "parked")
+        raise SessionBusy(session, parked[0][0], "parked")
     if unknown and not with_unknown:
         raise SessionBusy(session, unknown[0][0], f"effect {ids.effect_id(*unknown[0])} unknown")
-    erased = ("message.erase", "entry.erase", "effect.erase", "ask.erase", "run.erase", "blob.used_by_session")
+    erased = (
+        "message.erase", "entry.erase", "effect.erase", "ask.erase", "run.erase", "blob.loosen_of_session",
+        "blob.used_by_session",
+    )  # fmt: skip
     yield [(name, of_session) for name in erased]
     _, _, after = yield [
         ("session.delete", of_session | {"at": at}),

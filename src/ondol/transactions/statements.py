@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -21,7 +22,34 @@ def _read_statements() -> dict[str, str]:
     for name, row in rows.items():
         text = text.replace("{" + name + "}", columns(row)).replace("{e." + name + "}", columns(row, "e."))
     parts = re.split(r"^-- name: (\S+)\n", text, flags=re.M)[1:]
-    return dict(zip(parts[::2], (p.strip() for p in parts[1::2]), strict=True))
+    return {
+        variant: text
+        for name, part in zip(parts[::2], parts[1::2], strict=True)
+        for variant, text in _variants(name, part.strip())
+    }
+
+
+def _variants(name: str, text: str) -> Iterator[tuple[str, str]]:
+    """The statement with each choice of its conditions: ``[session: AND session = :session]`` is there or is not."""
+    conditions = re.findall(r"(\[(\w+): ([^\]]*)\])", text)
+    for chosen in itertools.product((False, True), repeat=len(conditions)):
+        variant, there = text, []
+        for (whole, condition, sql), is_there in zip(conditions, chosen, strict=True):
+            variant = variant.replace(whole, sql if is_there else "")
+            if is_there:
+                there.append(condition)
+        yield _variant(name, there), variant
+
+
+def _variant(name: str, conditions: Iterable[str]) -> str:
+    return " ".join([name, *sorted(conditions)])
+
+
+def with_conditions(name: str, always: Mapping[str, Any], wanted: Mapping[str, Any]) -> Statement:
+    """A statement with those of its conditions for which a value other than None is wanted."""
+    values = {what: value for what, value in wanted.items() if value is not None}
+    there = [what for what in values if _variant(name, [what]) in STATEMENTS]  # the rest are its parameters anyway
+    return _variant(name, there), {**always, **values}
 
 
 #: The text of each statement, by name.

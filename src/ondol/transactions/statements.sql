@@ -1,5 +1,7 @@
 -- Every statement that is the same for all databases, by name. `transactions/statements.py` reads this file; a store runs them.
 -- {run}, {session}, {effect}, {ask} stand for the columns of the row of that name, {e.effect} for those of the table e. Parameters are :named.
+-- [name: AND ...] is there only when it is asked for: `statements.with_conditions`. So each list has a plan of its own, and
+-- reads no more rows than it gives, however large the store is.
 
 -- name: run.by_operation
 SELECT {run} FROM runs WHERE tenant = :tenant AND user_id = :user_id AND operation_id = :operation_id
@@ -9,9 +11,21 @@ SELECT {run} FROM runs WHERE tenant = :tenant AND id = :run
 
 -- name: run.list
 SELECT {run} FROM runs WHERE tenant = :tenant
-  AND (:session IS NULL OR session = :session) AND (:user_id IS NULL OR user_id = :user_id)
-  AND (:state IS NULL OR state = :state)
-  AND (:before IS NULL OR n < (SELECT n FROM runs b WHERE b.tenant = :tenant AND b.id = :before))
+  [session: AND session = :session] [user_id: AND user_id = :user_id] [state: AND state = :state]
+  [before: AND n < (SELECT n FROM runs b WHERE b.tenant = :tenant AND b.id = :before)]
+ORDER BY n DESC LIMIT :limit
+
+-- The same in a state that few runs are in at a time. The + keeps the partial index: by n it would go through all runs.
+-- name: run.list_unfinished
+SELECT {run} FROM runs WHERE tenant = :tenant AND state IN ('queued', 'running', 'waiting') AND state = :state
+  [session: AND session = :session] [user_id: AND +user_id = :user_id]
+  [before: AND +n < (SELECT n FROM runs b WHERE b.tenant = :tenant AND b.id = :before)]
+ORDER BY n DESC LIMIT :limit
+
+-- name: run.list_unusual
+SELECT {run} FROM runs WHERE tenant = :tenant AND state NOT IN ('queued', 'running', 'completed') AND state = :state
+  [session: AND session = :session] [user_id: AND user_id = :user_id]
+  [before: AND n < (SELECT n FROM runs b WHERE b.tenant = :tenant AND b.id = :before)]
 ORDER BY n DESC LIMIT :limit
 
 -- name: run.unfinished_in_session
@@ -25,6 +39,10 @@ FROM runs WHERE tenant = :tenant AND (id = :family OR family = :family) ORDER BY
 
 -- name: run.copies
 SELECT {run} FROM runs WHERE tenant = :tenant AND family = :family AND replay_of = :run ORDER BY n
+
+-- name: run.parked_in_session
+SELECT id FROM runs WHERE tenant = :tenant AND session = :session
+  AND state NOT IN ('queued', 'running', 'completed') AND state = 'parked' LIMIT 1
 
 -- name: run.insert
 INSERT INTO runs (tenant, id, session, user_id, operation_id, fingerprint, agent, definition, trigger, door, zone,
@@ -117,9 +135,10 @@ ORDER BY place LIMIT 1
 -- name: run.erase
 UPDATE runs SET reply = NULL, base = NULL, error = NULL, retryable = 0, told = 1 WHERE tenant = :tenant AND session = :session
 
+-- Sorted by who asks: a claim finds most of these empty, and SQLite would prepare to sort all the same.
 -- name: run.untold
 SELECT {run} FROM runs WHERE tenant = :tenant AND session = :session AND told <> 1 AND state <> 'completed'
-  AND told = 0 AND id <> :run AND state IN ('failed', 'cancelled', 'expired', 'parked') ORDER BY place
+  AND told = 0 AND id <> :run AND state IN ('failed', 'cancelled', 'expired', 'parked')
 
 -- name: signal.insert
 INSERT INTO signals (tenant, run, kind, body, at) VALUES (:tenant, :run, :kind, :body, :at)
@@ -164,7 +183,8 @@ ORDER BY r.base, m.ordinal
 -- name: message.page
 SELECT r.base + m.ordinal, m.run, m.ordinal, m.body, m.sum FROM runs r
 JOIN messages m ON m.tenant = r.tenant AND m.run = r.id
-WHERE r.tenant = :tenant AND r.session = :session AND r.base IS NOT NULL AND r.base + m.ordinal > :after
+WHERE r.tenant = :tenant AND r.session = :session AND r.base + m.ordinal > :after AND r.base >= coalesce(
+  (SELECT max(base) FROM runs b WHERE b.tenant = :tenant AND b.session = :session AND b.base <= :after), 0)
 ORDER BY r.base, m.ordinal LIMIT :limit
 
 -- name: message.erase
@@ -174,7 +194,7 @@ DELETE FROM messages WHERE tenant = :tenant AND run IN (SELECT id FROM runs r WH
 SELECT {session} FROM sessions WHERE tenant = :tenant AND id = :session
 
 -- name: session.list
-SELECT {session} FROM sessions WHERE tenant = :tenant AND deleted_at IS NULL AND (:after IS NULL OR id > :after)
+SELECT {session} FROM sessions WHERE tenant = :tenant AND deleted_at IS NULL [after: AND id > :after]
 ORDER BY id LIMIT :limit
 
 -- name: session.insert
@@ -223,8 +243,9 @@ INSERT INTO definitions (tenant, digest, body) VALUES (:tenant, :digest, :body) 
 SELECT body FROM definitions WHERE tenant = :tenant AND digest = :digest
 
 -- name: effect.insert
-INSERT INTO effects (tenant, run, session, ordinal, tool, effect, call_id, reply, arguments, state, decision)
-VALUES (:tenant, :run, :session, :ordinal, :tool, :effect, :call_id, :reply, :arguments, :state, :decision)
+INSERT INTO effects (tenant, run, session, ordinal, tool, effect, call_id, reply, arguments, state, decision, run_n)
+VALUES (:tenant, :run, :session, :ordinal, :tool, :effect, :call_id, :reply, :arguments, :state, :decision,
+  (SELECT n FROM runs r WHERE r.tenant = :tenant AND r.id = :run))
 
 -- name: effect.start
 UPDATE effects SET state = 'started', attempt = :attempt, deadline = :deadline, started_at = coalesce(started_at, :at)
@@ -265,16 +286,31 @@ SELECT {e.effect} FROM runs r JOIN effects e ON e.tenant = r.tenant AND e.run = 
 WHERE r.tenant = :tenant AND (r.id = :family OR r.family = :family) ORDER BY r.n, e.ordinal
 
 -- name: effect.list
-SELECT {e.effect} FROM runs r JOIN effects e ON e.tenant = r.tenant AND e.run = r.id WHERE r.tenant = :tenant
-  AND (:session IS NULL OR e.session = :session) AND (:state IS NULL OR e.state = :state)
-  AND (:before IS NULL OR r.n < (SELECT n FROM runs b WHERE b.tenant = :tenant AND b.id = :before))
-ORDER BY r.n DESC, e.ordinal LIMIT :limit
+SELECT {effect} FROM effects WHERE tenant = :tenant
+  [session: AND session = :session] [state: AND state = :state]
+  [before: AND run_n < (SELECT n FROM runs b WHERE b.tenant = :tenant AND b.id = :before)]
+ORDER BY run_n DESC, ordinal LIMIT :limit
+
+-- name: effect.list_unusual
+SELECT {effect} FROM effects WHERE tenant = :tenant AND state NOT IN ('planned', 'started', 'succeeded') AND state = :state
+  [session: AND session = :session]
+  [before: AND run_n < (SELECT n FROM runs b WHERE b.tenant = :tenant AND b.id = :before)]
+ORDER BY run_n DESC, ordinal LIMIT :limit
+
+-- What has not ended belongs to a run that has not.
+-- name: effect.list_live
+SELECT {effect} FROM effects WHERE tenant = :tenant AND state = :state
+  AND run IN (SELECT id FROM runs r WHERE r.tenant = :tenant AND r.state IN ('queued', 'running', 'waiting')
+    UNION ALL SELECT id FROM runs r WHERE r.tenant = :tenant AND r.state NOT IN ('queued', 'running', 'completed')
+      AND r.state = 'parked')
+  [session: AND +session = :session]
+  [before: AND +run_n < (SELECT n FROM runs b WHERE b.tenant = :tenant AND b.id = :before)]
+ORDER BY run_n DESC, ordinal LIMIT :limit
 
 -- name: effect.untold
-SELECT {e.effect} FROM runs r JOIN effects e ON e.tenant = r.tenant AND e.run = r.id
+SELECT r.place, {e.effect} FROM runs r JOIN effects e ON e.tenant = r.tenant AND e.run = r.id
 WHERE r.tenant = :tenant AND r.session = :session AND r.told <> 1 AND r.state <> 'completed' AND r.id <> :run
   AND e.attempt > 0 AND e.effect <> 'read' AND (e.told IS NULL OR e.told <> e.state)
-ORDER BY r.place, e.ordinal
 
 -- name: effect.unknown_in_session
 SELECT run, ordinal FROM effects WHERE tenant = :tenant AND session = :session AND state = 'unknown' LIMIT 1
@@ -292,8 +328,12 @@ SELECT {ask} FROM asks WHERE tenant = :tenant AND id = :id
 
 -- name: ask.list
 SELECT {ask} FROM asks WHERE tenant = :tenant
-  AND (:run IS NULL OR run = :run) AND (:session IS NULL OR session = :session)
-  AND (:user_id IS NULL OR user_id = :user_id) AND (:state IS NULL OR state = :state)
+  [run: AND run = :run] [session: AND session = :session] [user_id: AND user_id = :user_id] [state: AND state = :state]
+ORDER BY n LIMIT :limit
+
+-- name: ask.list_open
+SELECT {ask} FROM asks WHERE tenant = :tenant AND state = 'open'
+  [run: AND run = :run] [session: AND session = :session] [user_id: AND user_id = :user_id]
 ORDER BY n LIMIT :limit
 
 -- name: ask.of_effect
@@ -331,9 +371,16 @@ INSERT INTO blob_uses (tenant, digest, run) VALUES (:tenant, :digest, :run) ON C
 -- name: blob.get
 SELECT size FROM blobs WHERE tenant = :tenant AND digest = :digest
 
--- name: blob.unused
-SELECT digest FROM blobs WHERE tenant = :tenant AND renewed_at < :before
-  AND NOT EXISTS (SELECT 1 FROM blob_uses u WHERE u.tenant = blobs.tenant AND u.digest = blobs.digest) LIMIT 100
+-- name: blob.loose
+SELECT digest, EXISTS (SELECT 1 FROM blob_uses u WHERE u.tenant = blobs.tenant AND u.digest = blobs.digest)
+FROM blobs WHERE tenant = :tenant AND in_use = 0 AND renewed_at < :before ORDER BY renewed_at LIMIT :limit
+
+-- name: blob.in_use
+UPDATE blobs SET in_use = 1 WHERE tenant = :tenant AND digest = :digest
+
+-- name: blob.loosen_of_session
+UPDATE blobs SET in_use = 0 WHERE tenant = :tenant AND digest IN (SELECT u.digest FROM runs r
+  JOIN blob_uses u ON u.tenant = r.tenant AND u.run = r.id WHERE r.tenant = :tenant AND r.session = :session)
 
 -- name: blob.drop
 DELETE FROM blobs WHERE tenant = :tenant AND digest = :digest AND renewed_at < :before
