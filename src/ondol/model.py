@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
-from ondol.messages import Message, Part
+from ondol.errors import ModelError
+from ondol.messages import Attachment, Message, Part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,11 +19,19 @@ class ToolSpec:
     parameters: dict[str, Any]
 
 
+async def _no_bytes(attachment: Attachment) -> bytes:
+    raise ModelError(
+        "rejected", f"the bytes of {attachment.name} are not at hand: give the request a 'load'", sent=False
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
     """One request. ``messages`` start with the system message; every call in them has exactly one result, in order.
 
-    ``step`` is the number of answers that the run already holds, ``attempt`` counts from 1 within the step.
+    ``step`` is the number of answers that the run already holds, ``attempt`` counts from 1 within the step and model.
+    ``await load(attachment)`` gives the bytes of an attachment in the messages. It raises ModelError: ``rejected``
+    where they are gone for good, ``unavailable`` where the store could not be read.
     """
 
     messages: Sequence[Message]
@@ -30,6 +39,7 @@ class ModelRequest:
     run: str
     step: int
     attempt: int
+    load: Callable[[Attachment], Awaitable[bytes]] = field(default=_no_bytes, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from ondol.conversation import Conversation
 from ondol.errors import (
     CancelRequested,
     ModelError,
+    NotFound,
     RevisionConflict,
     SignalsUnread,
     StoreCorrupt,
@@ -31,7 +32,7 @@ from ondol.errors import (
     StoreTooNew,
 )
 from ondol.histories import HistoryCache
-from ondol.messages import Text, ToolCall
+from ondol.messages import Attachment, Text, ToolCall
 from ondol.model import Answer, Delta, Model, ModelRequest
 from ondol.records import RunRow
 from ondol.secret import logger, redact
@@ -377,7 +378,7 @@ class Drive:
         request = ModelRequest(
             messages=self.talk.request(shown, upto),
             tools=tuple(t.spec for t in self.served.tools.values()),
-            run=self.row.id, step=self.state.step, attempt=self.state.attempt,
+            run=self.row.id, step=self.state.step, attempt=self.state.attempt, load=self._load,
         )  # fmt: skip
         asking = InFlight.of_coroutine(self._stream(request))
         try:
@@ -399,6 +400,15 @@ class Drive:
             said = "".join(p.text for p in answer.parts if isinstance(p, Text))
             await self._write_cancelled(said, **self._spent(answer))
             self.signal()
+
+    async def _load(self, attachment: Attachment) -> bytes:
+        """See ``ModelRequest.load``."""
+        try:
+            return await self.store.get_blob(self.row.tenant, attachment.digest)
+        except (NotFound, StoreCorrupt) as error:
+            raise ModelError("rejected", f"attachment {attachment.name}: {error}", sent=False) from error
+        except StoreError as error:
+            raise ModelError("unavailable", f"attachment {attachment.name}: {error}", sent=False) from error
 
     async def _stream(self, request: ModelRequest) -> Answer:
         self._partial = []

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack, get_args
 
 from ondol import clock as clocks
-from ondol import context, ids, journal, messages, providers, queries, transactions, values
+from ondol import context, ids, journal, media, messages, providers, queries, transactions, values
 from ondol.agent import Agent
 from ondol.clock import Clock, SystemClock, from_micros, to_micros
 from ondol.errors import InvalidInput, NotFound, NotOpen
@@ -286,10 +286,7 @@ class Runtime:
         digest = hashlib.sha256(data).hexdigest()
         await self._store.write(transactions.keep_blob, tenant, digest, len(data), to_micros(self.clock.now()))
         await self._store.put_blob(tenant, data)
-        import mimetypes  # slow to import, and few runs have attachments
-
-        media_type = mimetypes.guess_type(name)[0] or "application/octet-stream"
-        return Attachment(digest, media_type, name, len(data))
+        return Attachment(digest, media.media_type(name, data), name, len(data))
 
     # --- runs ---------------------------------------------------------------------------------------------------
 

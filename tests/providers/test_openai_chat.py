@@ -15,18 +15,17 @@ from email.utils import format_datetime
 from typing import Any
 
 import pytest
+from loopback import Behaviour, Exchange, LoopbackServer, keeps_open
 from openai_server import (
-    Behaviour,
-    Exchange,
-    OpenAIServer,
     call,
     calling,
+    close_stream,
     drops,
     fails,
     insufficient_quota,
-    keeps_open,
     rate_limited,
     says,
+    send_chunk,
     stalls,
     streams,
 )
@@ -46,21 +45,26 @@ from ondol.messages import (
     user,
 )
 from ondol.model import Answer, Delta, ModelOutput, ModelRequest, ToolSpec
-from ondol.providers.pydantic_ai import PydanticAIModel, openai_chat
+from ondol.providers.openai import openai_chat
+from ondol.providers.pydantic_ai import PydanticAIModel
 
 PATIENCE = 30.0  # seconds; longer than any test may take, so it never decides one
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[OpenAIServer]:
-    async with OpenAIServer().running() as running:
+async def server() -> AsyncIterator[LoopbackServer]:
+    async with LoopbackServer().running() as running:
         yield running
 
 
 @pytest.fixture
-async def model(server: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PydanticAIModel]:
-    async with contextlib.aclosing(at(server.url, monkeypatch)) as model:
+async def model(server: LoopbackServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PydanticAIModel]:
+    async with contextlib.aclosing(at(url(server), monkeypatch)) as model:
         yield model
+
+
+def url(server: LoopbackServer) -> str:
+    return f"http://{server.host}/v1"
 
 
 def at(url: str, monkeypatch: pytest.MonkeyPatch, timeout: float = PATIENCE) -> PydanticAIModel:
@@ -70,8 +74,12 @@ def at(url: str, monkeypatch: pytest.MonkeyPatch, timeout: float = PATIENCE) -> 
     return openai_chat("gpt-5.2", timeout=timeout)
 
 
+async def load(attachment: Attachment) -> bytes:
+    return b"cat"
+
+
 def asking(*messages: Message, tools: Sequence[ToolSpec] = ()) -> ModelRequest:
-    return ModelRequest(messages=messages or (user("hello"),), tools=tools, run="r1", step=0, attempt=1)
+    return ModelRequest(messages=messages or (user("hello"),), tools=tools, run="r1", step=0, attempt=1, load=load)
 
 
 async def outputs(model: PydanticAIModel, *messages: Message, tools: Sequence[ToolSpec] = ()) -> list[ModelOutput]:
@@ -91,17 +99,17 @@ async def failure(model: PydanticAIModel) -> ModelError:
     return caught.value
 
 
-async def sent(server: OpenAIServer, model: PydanticAIModel, *messages: Message) -> list[dict[str, Any]]:
+async def sent(server: LoopbackServer, model: PydanticAIModel, *messages: Message) -> list[dict[str, Any]]:
     """The messages as they arrive at the provider."""
     server.will(says("ok"))
     await outputs(model, *messages)
-    return server.exchanges[-1].messages
+    return server.exchanges[-1].body["messages"]
 
 
 # What an answer is
 
 
-async def test_text_comes_in_pieces_and_then_as_one_answer(server: OpenAIServer, model: PydanticAIModel) -> None:
+async def test_text_comes_in_pieces_and_then_as_one_answer(server: LoopbackServer, model: PydanticAIModel) -> None:
     server.will(says("Guten", " Tag ", "온돌"))
     assert await outputs(model) == [
         Delta("Guten"),
@@ -118,16 +126,16 @@ async def test_text_comes_in_pieces_and_then_as_one_answer(server: OpenAIServer,
     assert float(exchange.headers["x-stainless-read-timeout"]) == PATIENCE
 
 
-async def test_reasoning_is_streamed_apart_from_the_text(server: OpenAIServer, model: PydanticAIModel) -> None:
+async def test_reasoning_is_streamed_apart_from_the_text(server: LoopbackServer, model: PydanticAIModel) -> None:
     server.will(streams({"reasoning_content": "let me "}, {"reasoning_content": "see"}, {"content": "42"}))
     *deltas, last = await outputs(model)
     assert deltas == [Delta("let me ", "reasoning"), Delta("see", "reasoning"), Delta("42")]
     assert isinstance(last, Answer)
-    origin = {"name": "openai", "host": server.url.split("/")[2], "field": "reasoning_content"}
+    origin = {"name": "openai", "host": server.host, "id": "reasoning_content"}
     assert last.parts == (Reasoning("let me see", origin), Text("42"))
 
 
-async def test_fragments_of_parallel_calls_may_interleave(server: OpenAIServer, model: PydanticAIModel) -> None:
+async def test_fragments_of_parallel_calls_may_interleave(server: LoopbackServer, model: PydanticAIModel) -> None:
     server.will(
         streams(
             {"content": "two at once"},
@@ -153,7 +161,7 @@ async def test_fragments_of_parallel_calls_may_interleave(server: OpenAIServer, 
 
 @pytest.mark.parametrize("finish", ["stop", "tool_calls", "function_call"])
 async def test_calls_are_seen_in_the_parts_not_in_the_finish_reason(
-    server: OpenAIServer, model: PydanticAIModel, finish: str
+    server: LoopbackServer, model: PydanticAIModel, finish: str
 ) -> None:
     server.will(streams(calling(call(0, "c1", "now", "{}")), finish=finish), says("no call here", finish=finish))
     with_call, without = await answer(model), await answer(model)
@@ -163,7 +171,7 @@ async def test_calls_are_seen_in_the_parts_not_in_the_finish_reason(
 
 @pytest.mark.parametrize("finish", ["length", "content_filter", "guardrail_intervened"])
 async def test_any_other_finish_reason_is_told_as_it_is(
-    server: OpenAIServer, model: PydanticAIModel, finish: str
+    server: LoopbackServer, model: PydanticAIModel, finish: str
 ) -> None:
     server.will(streams({"content": "half an"}, calling(call(0, "c1", "pay", '{"amount": 1')), finish=finish))
     cut_off = await answer(model)
@@ -173,7 +181,7 @@ async def test_any_other_finish_reason_is_told_as_it_is(
 
 @pytest.mark.parametrize("deltas", [[{"content": "half"}], [calling(call(0, "c1", "pay", '{"amount": 1}'))], []])
 async def test_a_stream_that_ends_without_a_finish_reason_is_no_answer(
-    server: OpenAIServer, model: PydanticAIModel, deltas: list[dict[str, Any]]
+    server: LoopbackServer, model: PydanticAIModel, deltas: list[dict[str, Any]]
 ) -> None:
     for done in (False, True):
         server.will(streams(*deltas, finish=None, usage=None, done=done))
@@ -182,26 +190,26 @@ async def test_a_stream_that_ends_without_a_finish_reason_is_no_answer(
 
 
 async def test_an_answer_is_complete_without_the_protocols_last_word(
-    server: OpenAIServer, model: PydanticAIModel
+    server: LoopbackServer, model: PydanticAIModel
 ) -> None:
     server.will(streams({"content": "whole"}, usage=None, done=False))
     assert (await answer(model)).parts == (Text("whole"),)
 
 
-async def test_tokens_are_none_where_the_provider_did_not_say(server: OpenAIServer, model: PydanticAIModel) -> None:
+async def test_tokens_are_none_where_the_provider_did_not_say(server: LoopbackServer, model: PydanticAIModel) -> None:
     server.will(says("hm", usage=None), says("hm", usage={"prompt_tokens": 0, "completion_tokens": 0}))
     for _ in range(2):
         given = await answer(model)
         assert (given.input_tokens, given.output_tokens) == (None, None)
 
 
-async def test_running_totals_of_tokens_are_not_added_up(server: OpenAIServer, model: PydanticAIModel) -> None:
+async def test_running_totals_of_tokens_are_not_added_up(server: LoopbackServer, model: PydanticAIModel) -> None:
     async def counts_in_every_chunk(exchange: Exchange) -> None:
         await exchange.open_stream()
         for tokens in (1, 2, 3):
-            await exchange.send_chunk({"content": "x"}, usage={"prompt_tokens": 11, "completion_tokens": tokens})
-        await exchange.send_chunk({}, "stop", usage={"prompt_tokens": 11, "completion_tokens": 3})
-        await exchange.close_stream()
+            await send_chunk(exchange, {"content": "x"}, usage={"prompt_tokens": 11, "completion_tokens": tokens})
+        await send_chunk(exchange, {}, "stop", usage={"prompt_tokens": 11, "completion_tokens": 3})
+        await close_stream(exchange)
 
     server.will(counts_in_every_chunk)
     given = await answer(model)
@@ -251,13 +259,13 @@ async def test_arguments_that_are_an_object_are_read_as_it(text: str, parsed: di
     assert parse_arguments(text) == parsed
 
 
-async def test_unreadable_arguments_are_kept_word_for_word(server: OpenAIServer, model: PydanticAIModel) -> None:
+async def test_unreadable_arguments_are_kept_word_for_word(server: LoopbackServer, model: PydanticAIModel) -> None:
     server.will(streams(calling(call(0, "c1", "pay", '{"amount": 1, "amount": ')), calling(call(0, arguments="100}"))))
     assert (await answer(model)).parts == (ToolCall("c1", "pay", '{"amount": 1, "amount": 100}'),)
 
 
 async def test_a_call_with_no_arguments_at_all_has_an_empty_object(
-    server: OpenAIServer, model: PydanticAIModel
+    server: LoopbackServer, model: PydanticAIModel
 ) -> None:
     server.will(streams(calling(call(0, "c1", "now", ""), call(1, "c2", "today"))))
     assert (await answer(model)).parts == (ToolCall("c1", "now", {}), ToolCall("c2", "today", {}))
@@ -266,19 +274,26 @@ async def test_a_call_with_no_arguments_at_all_has_an_empty_object(
 # What is sent
 
 
-async def test_messages_arrive_in_the_providers_words(server: OpenAIServer, model: PydanticAIModel) -> None:
+async def test_messages_arrive_in_the_providers_words(server: LoopbackServer, model: PydanticAIModel) -> None:
     assert await sent(
         server,
         model,
         Message("system", (Text("be kind"),)),
-        user("what is this?", Attachment("ab" * 32, "image/png", "그림.png", 2048)),
+        user("what is this?", Attachment("ab" * 32, "image/png", "그림.png", 3)),
         Message("assistant", (Text("looking"), ToolCall("c1", "look", {"at": "그림"}), ToolCall("c2", "now", {}))),
         tool_result("c1", "look", "a cat"),
         tool_result("c2", "now", values.encode({"at": datetime(2026, 11, 30, tzinfo=UTC)})),
         runtime_note("the worker was restarted"),
     ) == [
         {"role": "system", "content": "be kind"},
-        {"role": "user", "content": "what is this?\n\n[attachment 그림.png, image/png, 2048 bytes]"},
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "what is this?"},
+                {"type": "text", "text": "[attachment 그림.png, image/png, 3 bytes]"},
+                {"type": "image_url", "image_url": {"url": "data:image/png;base64,Y2F0"}},
+            ],
+        },
         {
             "role": "assistant",
             "content": "looking",
@@ -294,7 +309,7 @@ async def test_messages_arrive_in_the_providers_words(server: OpenAIServer, mode
 
 
 async def test_nothing_empty_is_sent_but_each_call_keeps_its_result(
-    server: OpenAIServer, model: PydanticAIModel
+    server: LoopbackServer, model: PydanticAIModel
 ) -> None:
     assert await sent(
         server,
@@ -317,7 +332,7 @@ async def test_nothing_empty_is_sent_but_each_call_keeps_its_result(
 
 
 async def test_unreadable_arguments_go_back_in_an_object_that_says_so(
-    server: OpenAIServer, model: PydanticAIModel
+    server: LoopbackServer, model: PydanticAIModel
 ) -> None:
     _, said, _ = await sent(
         server,
@@ -329,7 +344,7 @@ async def test_unreadable_arguments_go_back_in_an_object_that_says_so(
     assert json.loads(said["tool_calls"][0]["function"]["arguments"]) == {"invalid_arguments": '{"amount": 1'}
 
 
-async def test_text_that_is_no_valid_unicode_can_be_sent(server: OpenAIServer, model: PydanticAIModel) -> None:
+async def test_text_that_is_no_valid_unicode_can_be_sent(server: LoopbackServer, model: PydanticAIModel) -> None:
     half = "\ud83d"  # half of an emoji, as a cut through a text leaves it
     asked, said, result = await sent(
         server,
@@ -343,7 +358,7 @@ async def test_text_that_is_no_valid_unicode_can_be_sent(server: OpenAIServer, m
     assert said["tool_calls"][0]["function"]["arguments"] == '{"x":"?"}'
 
 
-async def test_only_our_own_reasoning_and_signatures_go_back(server: OpenAIServer, model: PydanticAIModel) -> None:
+async def test_only_our_own_reasoning_and_signatures_go_back(server: LoopbackServer, model: PydanticAIModel) -> None:
     signed = calling({**call(0, "c1", "look", "{}"), "extra_content": {"google": {"thought_signature": "s1"}}})
     server.will(streams({"reasoning_content": "hmm"}, signed))
     own = await answer(model)
@@ -373,7 +388,7 @@ async def test_only_our_own_reasoning_and_signatures_go_back(server: OpenAIServe
 
 @pytest.mark.parametrize("days", [{"type": "integer", "default": 3}, {"type": "integer"}])
 async def test_tools_are_shown_as_they_are_written(
-    server: OpenAIServer, model: PydanticAIModel, days: dict[str, Any]
+    server: LoopbackServer, model: PydanticAIModel, days: dict[str, Any]
 ) -> None:
     schema = {
         "type": "object",
@@ -421,7 +436,7 @@ async def test_tools_are_shown_as_they_are_written(
     ],
 )
 async def test_a_failure_has_its_kind_and_is_never_retried_unseen(
-    server: OpenAIServer, model: PydanticAIModel, behaviour: Behaviour, kind: str
+    server: LoopbackServer, model: PydanticAIModel, behaviour: Behaviour, kind: str
 ) -> None:
     server.will(behaviour)
     error = await failure(model)
@@ -441,24 +456,24 @@ async def test_a_failure_has_its_kind_and_is_never_retried_unseen(
     ],
 )
 async def test_an_error_told_inside_the_stream_has_its_kind(
-    server: OpenAIServer, model: PydanticAIModel, error: dict[str, Any], kind: str
+    server: LoopbackServer, model: PydanticAIModel, error: dict[str, Any], kind: str
 ) -> None:
     async def fails_halfway(exchange: Exchange) -> None:
         await exchange.open_stream()
-        await exchange.send_chunk({"content": "half"})
+        await send_chunk(exchange, {"content": "half"})
         await exchange.send_event(json.dumps({"error": error}))
-        await exchange.close_stream()
+        await close_stream(exchange)
 
     server.will(fails_halfway)
     assert (await failure(model)).kind == kind
 
 
-async def test_a_piece_that_is_not_json_breaks_the_answer(server: OpenAIServer, model: PydanticAIModel) -> None:
+async def test_a_piece_that_is_not_json_breaks_the_answer(server: LoopbackServer, model: PydanticAIModel) -> None:
     async def garbles(exchange: Exchange) -> None:
         await exchange.open_stream()
-        await exchange.send_chunk({"content": "half"})
+        await send_chunk(exchange, {"content": "half"})
         await exchange.send_event('{"id": "chatcmpl-1", "choi')
-        await exchange.close_stream()
+        await close_stream(exchange)
 
     server.will(garbles)
     assert (await failure(model)).kind == "connection"
@@ -477,13 +492,13 @@ async def test_a_piece_that_is_not_json_breaks_the_answer(server: OpenAIServer, 
     ],
 )
 async def test_the_wait_that_the_provider_asks_for_is_told(
-    server: OpenAIServer, model: PydanticAIModel, headers: dict[str, str], seconds: float | None
+    server: LoopbackServer, model: PydanticAIModel, headers: dict[str, str], seconds: float | None
 ) -> None:
     server.will(rate_limited(**headers))
     assert (await failure(model)).retry_after == seconds
 
 
-async def test_the_wait_may_be_a_date(server: OpenAIServer, model: PydanticAIModel) -> None:
+async def test_the_wait_may_be_a_date(server: LoopbackServer, model: PydanticAIModel) -> None:
     server.will(rate_limited(retry_after=format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)))
     wait = (await failure(model)).retry_after
     assert wait is not None
@@ -501,7 +516,7 @@ async def test_a_refused_connection_was_certainly_not_sent(monkeypatch: pytest.M
 
 
 async def test_a_schema_that_cannot_be_sent_is_rejected_before_sending(
-    server: OpenAIServer, model: PydanticAIModel
+    server: LoopbackServer, model: PydanticAIModel
 ) -> None:
     schema = {"$ref": "#/$defs/Never", "$defs": {"Never": False}}
     with pytest.raises(ModelError) as caught:
@@ -524,19 +539,21 @@ async def test_a_schema_that_cannot_be_sent_is_rejected_before_sending(
     ids=["before the answer", "within the answer", "behind keep-alive comments", "only keep-alive comments"],
 )
 async def test_silence_is_a_timeout_and_closes_the_socket(
-    server: OpenAIServer, monkeypatch: pytest.MonkeyPatch, behaviour: Behaviour
+    server: LoopbackServer, monkeypatch: pytest.MonkeyPatch, behaviour: Behaviour
 ) -> None:
     server.will(behaviour)
-    async with contextlib.aclosing(at(server.url, monkeypatch, timeout=0.5)) as model:
+    async with contextlib.aclosing(at(url(server), monkeypatch, timeout=0.5)) as model:
         error = await failure(model)
         assert (error.kind, error.sent) == ("timeout", True)
         await asyncio.wait_for(server.exchanges[0].gone.wait(), 1)
     assert server.requests == 1
 
 
-async def test_a_reader_may_take_longer_than_the_timeout(server: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reader_may_take_longer_than_the_timeout(
+    server: LoopbackServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server.will(says("one", "two"))
-    async with contextlib.aclosing(at(server.url, monkeypatch, timeout=0.5)) as model:
+    async with contextlib.aclosing(at(url(server), monkeypatch, timeout=0.5)) as model:
         stream = model.stream(asking())
         assert await anext(stream) == Delta("one")
         await asyncio.sleep(0.6)  # the reader's own time; the server has long sent everything
@@ -546,7 +563,7 @@ async def test_a_reader_may_take_longer_than_the_timeout(server: OpenAIServer, m
 # Stopping
 
 
-async def test_closing_the_stream_closes_the_socket(server: OpenAIServer, model: PydanticAIModel) -> None:
+async def test_closing_the_stream_closes_the_socket(server: LoopbackServer, model: PydanticAIModel) -> None:
     server.will(stalls({"content": "half"}))
     async with contextlib.aclosing(model.stream(asking())) as stream:
         assert await anext(stream) == Delta("half")
@@ -555,7 +572,7 @@ async def test_closing_the_stream_closes_the_socket(server: OpenAIServer, model:
 
 @pytest.mark.parametrize("deltas", [[], [{"content": "half"}]], ids=["before the answer", "within the answer"])
 async def test_cancelling_the_task_closes_the_socket(
-    server: OpenAIServer, model: PydanticAIModel, deltas: list[dict[str, Any]]
+    server: LoopbackServer, model: PydanticAIModel, deltas: list[dict[str, Any]]
 ) -> None:
     server.will(stalls(*deltas))
     halfway = asyncio.Event()
@@ -574,19 +591,19 @@ async def test_cancelling_the_task_closes_the_socket(
     await asyncio.wait_for(exchange.gone.wait(), 1)
 
 
-async def test_two_answers_at_once_do_not_mix(server: OpenAIServer, model: PydanticAIModel) -> None:
+async def test_two_answers_at_once_do_not_mix(server: LoopbackServer, model: PydanticAIModel) -> None:
     both_asked = asyncio.Barrier(2)
 
     async def echoes(exchange: Exchange) -> None:
         await both_asked.wait()
-        await says("you said ", exchange.messages[0]["content"])(exchange)
+        await says("you said ", exchange.body["messages"][0]["content"])(exchange)
 
     server.will(echoes, echoes)
     first, second = await asyncio.gather(answer(model, user("a")), answer(model, user("b")))
     assert (first.parts, second.parts) == ((Text("you said a"),), (Text("you said b"),))
 
 
-async def test_a_closed_model_opens_again(server: OpenAIServer, model: PydanticAIModel) -> None:
+async def test_a_closed_model_opens_again(server: LoopbackServer, model: PydanticAIModel) -> None:
     await model.aclose()
     server.will(says("one"), says("two"))
     assert (await answer(model)).parts == (Text("one"),)
@@ -596,13 +613,13 @@ async def test_a_closed_model_opens_again(server: OpenAIServer, model: PydanticA
 
 
 def test_one_model_serves_one_event_loop_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = OpenAIServer()
+    server = LoopbackServer()
     models: list[PydanticAIModel] = []
 
     async def once(port: int) -> int:
         async with server.running(port):
             server.will(keeps_open(says("ok")))
-            models.append(models[0] if models else at(server.url, monkeypatch))
+            models.append(models[0] if models else at(url(server), monkeypatch))
             assert (await answer(models[0])).parts == (Text("ok"),)  # and not closed, as a stopped worker leaves it
             return server.port
 
@@ -619,9 +636,9 @@ def test_neither_key_nor_address_names_the_variable(monkeypatch: pytest.MonkeyPa
         openai_chat("gpt-5.2")
 
 
-async def test_an_address_alone_is_enough(server: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_address_alone_is_enough(server: LoopbackServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+    monkeypatch.setenv("OPENAI_BASE_URL", url(server))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     server.will(says("ok"))
     async with contextlib.aclosing(openai_chat("llama")) as model:

@@ -1,0 +1,45 @@
+"""What are these bytes?"""
+
+from __future__ import annotations
+
+UNKNOWN = "application/octet-stream"
+
+#: How the files begin that models read.
+_BEGINNINGS = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+    (b"%PDF-", "application/pdf"),
+)
+
+#: The same type under other names.
+_ALIASES = {"audio/x-wav": "audio/wav", "audio/wave": "audio/wav", "audio/mp3": "audio/mpeg", "image/jpg": "image/jpeg"}
+
+_TEXT_TYPES = frozenset({"json", "xml", "yaml", "x-yaml", "toml", "javascript", "sql", "x-sh"})
+
+
+def media_type(name: str, data: bytes) -> str:
+    """The media type of a file, by its name, else by how it begins; text is what reads as UTF-8."""
+    import mimetypes  # slow to import, and few runs have attachments
+
+    guessed, packed = mimetypes.guess_type(name)
+    if packed:  # "notes.txt.gz" is no text
+        return UNKNOWN
+    if guessed:
+        return _ALIASES.get(guessed, guessed)
+    for beginning, type in _BEGINNINGS:
+        if data.startswith(beginning):
+            return type
+    if data.startswith(b"RIFF"):
+        return {b"WEBP": "image/webp", b"WAVE": "audio/wav"}.get(data[8:12], UNKNOWN)
+    try:
+        return "text/plain" if data and "\0" not in data.decode() else UNKNOWN
+    except UnicodeDecodeError:
+        return UNKNOWN
+
+
+def is_text(media_type: str) -> bool:
+    """Can the bytes be shown as text?"""
+    top, _, sub = media_type.partition(";")[0].strip().lower().partition("/")
+    return top == "text" or sub.endswith(("+json", "+xml")) or (top == "application" and sub in _TEXT_TYPES)

@@ -1,0 +1,75 @@
+"""How are the models behind Google's Gemini API reached?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from ondol.providers.access import NO_KEY, need, read
+from ondol.providers.pydantic_ai import CONNECT_SECONDS, SILENCE_SECONDS, Opened, PydanticAIModel
+
+_TAKES = frozenset(
+    {"image/png", "image/jpeg", "image/webp", "image/heic", "image/heif", "application/pdf"}
+    | {"audio/wav", "audio/mpeg", "audio/aiff", "audio/aac", "audio/ogg", "audio/flac"}
+    | {"video/mp4", "video/mpeg", "video/quicktime", "video/x-msvideo", "video/webm", "video/x-ms-wmv", "video/3gpp"}
+)
+
+
+def google_gemini(model_name: str, *, timeout: float = SILENCE_SECONDS, stream: bool = True) -> PydanticAIModel:
+    """A model behind Google's Gemini API.
+
+    Reads ``GOOGLE_API_KEY``, else ``GEMINI_API_KEY``, and ``GOOGLE_GEMINI_BASE_URL``, once, now. With a base URL the
+    key may be missing. ``timeout`` and ``stream`` as in ``openai_chat``.
+
+    Raises:
+        InvalidInput: a setting is missing or unusable, or the ``models`` extra is not installed.
+    """
+    access = read(
+        ["GOOGLE_API_KEY", "GEMINI_API_KEY"], "GOOGLE_GEMINI_BASE_URL",
+        default="https://generativelanguage.googleapis.com", example="http://localhost:8080",
+    )  # fmt: skip
+    need("pydantic_ai.models.google", "pydantic_ai.providers.google")
+
+    def connect() -> Opened:
+        import httpx2
+        from google.genai.types import HttpRetryOptions
+        from pydantic_ai.models.google import GoogleModel
+        from pydantic_ai.providers.google import GoogleProvider
+
+        live: dict[asyncio.Task[Any] | None, httpx2.Response] = {}
+
+        async def remember(response: httpx2.Response) -> None:
+            live[asyncio.current_task()] = response
+
+        class OneRequest(GoogleModel):
+            async def _build_content_and_config(self, *args: Any, **kwargs: Any) -> Any:
+                contents, config = await super()._build_content_and_config(*args, **kwargs)
+                # The library would go on with a broken or long answer in requests of its own.
+                config["automatic_continuation"] = False
+                return contents, config
+
+            @asynccontextmanager
+            async def request_stream(self, *args: Any, **kwargs: Any) -> AsyncGenerator[Any]:
+                asker = asyncio.current_task()
+                try:
+                    async with super().request_stream(*args, **kwargs) as response:
+                        yield response
+                finally:  # the library leaves a stream that is not read to its end to the garbage collector
+                    if unread := live.pop(asker, None):
+                        await unread.aclose()
+
+        client = httpx2.AsyncClient(
+            timeout=httpx2.Timeout(timeout, connect=min(timeout, CONNECT_SECONDS)), event_hooks={"response": [remember]}
+        )
+        provider = GoogleProvider(
+            api_key=access.key or NO_KEY, base_url=access.base_url, http_client=client,
+            retry_options=HttpRetryOptions(attempts=1),
+        )  # fmt: skip
+        return OneRequest(model_name, provider=provider), client.aclose
+
+    return PydanticAIModel(
+        f"google:{model_name}", connect, origin={"name": "google", "host": access.host}, takes=_TAKES,
+        timeout=timeout, stream=stream, secret=access.key,
+    )  # fmt: skip

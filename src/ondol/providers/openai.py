@@ -1,0 +1,97 @@
+"""How are the models behind OpenAI's two APIs reached?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ondol.providers.access import NO_KEY, Access, need, read
+from ondol.providers.pydantic_ai import CONNECT_SECONDS, SILENCE_SECONDS, Opened, PydanticAIModel
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+_IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+_OFFICE = "application/vnd.openxmlformats-officedocument."
+_CHAT_TAKES = _IMAGES | {"application/pdf", "audio/wav", "audio/mpeg"}
+_RESPONSES_TAKES = _IMAGES | {
+    "application/pdf",
+    _OFFICE + "wordprocessingml.document",
+    _OFFICE + "spreadsheetml.sheet",
+    _OFFICE + "presentationml.presentation",
+}
+
+
+def openai_chat(model_name: str, *, timeout: float = SILENCE_SECONDS, stream: bool = True) -> PydanticAIModel:
+    """A model behind OpenAI's chat completions API, or behind a server that speaks it.
+
+    Reads ``OPENAI_API_KEY`` and ``OPENAI_BASE_URL``, once, now. With a base URL the key may be missing.
+    ``timeout`` is the longest silence in seconds: before the answer begins, and between two pieces of it. Without
+    ``stream`` the answer comes in one piece, within that time.
+
+    Raises:
+        InvalidInput: a setting is missing or unusable, or the ``models`` extra is not installed.
+    """
+    access = _access()
+    need("pydantic_ai.models.openai", "pydantic_ai.providers.openai")
+
+    def connect() -> Opened:
+        from pydantic_ai.models.openai import OpenAIChatModel, OpenAIChatModelSettings
+        from pydantic_ai.providers.openai import OpenAIProvider
+
+        # By default usage is summed over all chunks, which counts double where a server reports a running total with
+        # each. This setting takes the last one. It would also ask for running totals, which OpenAI refuses: so say
+        # what to ask.
+        settings = OpenAIChatModelSettings()
+        if stream:
+            settings = OpenAIChatModelSettings(
+                openai_continuous_usage_stats=True, extra_body={"stream_options": {"include_usage": True}}
+            )
+        client = _client(access, timeout)
+        provider = OpenAIProvider(openai_client=client)
+        return OpenAIChatModel(model_name, provider=provider, settings=settings), client.close
+
+    return PydanticAIModel(
+        f"openai:{model_name}", connect, origin={"name": "openai", "host": access.host}, takes=_CHAT_TAKES,
+        timeout=timeout, stream=stream, secret=access.key,
+    )  # fmt: skip
+
+
+def openai_responses(model_name: str, *, timeout: float = SILENCE_SECONDS, stream: bool = True) -> PydanticAIModel:
+    """A model behind OpenAI's Responses API, with the settings of ``openai_chat``.
+
+    Nothing is kept at the provider: its reasoning comes encrypted, is recorded, and goes back with the next request.
+    """
+    access = _access()
+    need("pydantic_ai.models.openai", "pydantic_ai.providers.openai")
+
+    def connect() -> Opened:
+        from pydantic_ai.models.openai import OpenAIResponsesModel, OpenAIResponsesModelSettings
+        from pydantic_ai.providers.openai import OpenAIProvider
+
+        settings = OpenAIResponsesModelSettings(openai_store=False)
+        client = _client(access, timeout)
+        provider = OpenAIProvider(openai_client=client)
+        return OpenAIResponsesModel(model_name, provider=provider, settings=settings), client.close
+
+    # A name of its own: what the two APIs sign is not exchangeable.
+    return PydanticAIModel(
+        f"openai-responses:{model_name}", connect, origin={"name": "openai-responses", "host": access.host},
+        takes=_RESPONSES_TAKES, timeout=timeout, stream=stream, secret=access.key,
+    )  # fmt: skip
+
+
+def _access() -> Access:
+    return read(
+        ["OPENAI_API_KEY"], "OPENAI_BASE_URL", default="https://api.openai.com/v1", example="http://localhost:11434/v1"
+    )
+
+
+def _client(access: Access, timeout: float) -> AsyncOpenAI:
+    from openai import AsyncOpenAI, Timeout
+
+    return AsyncOpenAI(
+        api_key=access.key or NO_KEY,
+        base_url=access.base_url,  # given, so that a later environment changes nothing
+        max_retries=0,  # the client's own retries would bill again, unseen
+        timeout=Timeout(timeout, connect=min(timeout, CONNECT_SECONDS)),
+    )

@@ -1,0 +1,229 @@
+"""How do Ondol's messages become pydantic-ai's, and its answers become ours?"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence, Set
+from typing import TYPE_CHECKING, Any
+
+from ondol import media, values
+from ondol.errors import ModelError
+from ondol.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, ToolResponse, parse_arguments
+from ondol.model import Delta, ModelRequest, ToolSpec
+
+if TYPE_CHECKING:  # pydantic-ai takes about a second to import, and is an extra
+    from pydantic_ai import messages as wire
+    from pydantic_ai.models import ModelRequestParameters
+
+#: An id of a call that every provider takes.
+_PLAIN_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
+
+
+def parameters(tools: Sequence[ToolSpec]) -> ModelRequestParameters:
+    from pydantic_ai.models import ModelRequestParameters
+    from pydantic_ai.tools import ToolDefinition
+
+    # strict=None would let pydantic-ai turn the provider's strict mode on and rewrite schemas to fit it.
+    return ModelRequestParameters(
+        function_tools=[
+            ToolDefinition(
+                name=tool.name, description=tool.description, parameters_json_schema=tool.parameters, strict=False
+            )
+            for tool in tools
+        ]
+    )
+
+
+# --- attachments ------------------------------------------------------------------------------------------------
+
+
+async def read_attachments(request: ModelRequest, takes: Set[str], model: str) -> dict[str, bytes]:
+    """The bytes of what can be shown, by digest: text, and the media types that the API ``takes``.
+
+    What cannot be shown of earlier turns is left out: it would keep a session from ever going on with this model.
+
+    Raises:
+        ModelError: something attached to the input itself cannot be shown.
+    """
+    attached: dict[str, bytes] = {}
+    asked = max((i for i, m in enumerate(request.messages) if m.role == "user" and m.origin is None), default=-1)
+    for i, message in enumerate(request.messages):
+        for part in message.parts:
+            if not isinstance(part, Attachment) or message.role != "user" or part.digest in attached:
+                continue
+            try:
+                if part.media_type not in takes and not media.is_text(part.media_type):
+                    why = f"{model} does not take {part.media_type} ({part.name}): leave it out, or use another model"
+                    raise ModelError("rejected", why, sent=False)
+                attached[part.digest] = await request.load(part)
+            except ModelError as error:
+                if i == asked or error.kind != "rejected":
+                    raise
+    return attached
+
+
+def _shown(part: Attachment, attached: Mapping[str, bytes]) -> list[str | wire.BinaryContent]:
+    """Its name, and then its text or its bytes."""
+    from pydantic_ai.messages import BinaryContent
+
+    named = f"attachment {_valid(part.name)}, {_valid(part.media_type)}, {part.size} bytes"
+    if (data := attached.get(part.digest)) is None:
+        return [f"[{named}: it cannot be shown]"]
+    if media.is_text(part.media_type):
+        return [f"[{named}]\n{data.decode('utf-8-sig', 'replace')}"]
+    return [f"[{named}]", BinaryContent(data, media_type=part.media_type)]
+
+
+# --- what is sent -----------------------------------------------------------------------------------------------
+
+
+def to_wire(
+    messages: Sequence[Message], attached: Mapping[str, bytes], origin: Mapping[str, str], system: str
+) -> list[wire.ModelMessage]:
+    """The messages without what the provider would refuse: empty texts, invalid Unicode, another provider's parts.
+
+    ``system`` is pydantic-ai's word for the provider, under which it takes back what is signed. All that is said
+    between two answers is one request there: some providers want all results of an answer together.
+    """
+    from pydantic_ai import messages as wire
+
+    sent: list[wire.ModelMessage] = []
+    ids = _CallIds()
+    for message in messages:
+        if message.role == "assistant":
+            if said := [given for part in message.parts if (given := _said(part, origin, system, ids))]:
+                sent.append(wire.ModelResponse(parts=said, provider_name=system))
+        elif asked := _asked(message, attached, ids):
+            if sent and isinstance(sent[-1], wire.ModelRequest):
+                sent[-1] = wire.ModelRequest(parts=[*sent[-1].parts, *asked])
+            else:
+                sent.append(wire.ModelRequest(parts=asked))
+    return sent
+
+
+class _CallIds:
+    """Ids of calls that every provider takes: plain, short, and each once in a request.
+
+    Those of another provider may be neither, and a model that numbers its calls begins anew with every answer.
+    """
+
+    def __init__(self) -> None:
+        self._sent: dict[str, str] = {}  # by the id as it is recorded; a result follows its call
+        self._used: set[str] = set()
+
+    def of_call(self, id: str) -> str:
+        sent = id
+        if not _PLAIN_ID.fullmatch(id) or id in self._used:
+            sent = "call_" + hashlib.sha256(f"{len(self._used)}|{_valid(id)}".encode()).hexdigest()[:24]
+        self._used.add(sent)
+        self._sent[id] = sent
+        return sent
+
+    def of_result(self, id: str) -> str:
+        return self._sent.get(id, id)
+
+
+def _asked(message: Message, attached: Mapping[str, bytes], ids: _CallIds) -> list[wire.ModelRequestPart]:
+    from pydantic_ai import messages as wire
+
+    asked: list[wire.ModelRequestPart] = []
+    said: list[str | wire.BinaryContent] = []
+    for part in message.parts:
+        match part:
+            case ToolResponse(id, name, response):
+                # A result is never left out: each call has exactly one.
+                result = _valid(values.plain_text(response)) or "(empty)"
+                asked.append(wire.ToolReturnPart(tool_name=name, content=result, tool_call_id=ids.of_result(id)))
+            case Text(text) if text.strip():
+                said.append(_valid(text))
+            case Attachment():
+                said += _shown(part, attached)
+    texts = [s for s in said if isinstance(s, str)]
+    if message.role == "system" and texts:
+        asked.append(wire.SystemPromptPart(content="\n\n".join(texts)))
+    elif said:
+        asked.append(wire.UserPromptPart(content="\n\n".join(texts) if len(texts) == len(said) else said))
+    return asked
+
+
+def _said(part: Part, origin: Mapping[str, str], system: str, ids: _CallIds) -> wire.ModelResponsePart | None:
+    from pydantic_ai import messages as wire
+
+    own = getattr(part, "provider", None) or {}
+    if not origin.items() <= own.items():
+        own = {}
+    private: dict[str, Any] = {}
+    if id := own.get("id") or own.get("field"):
+        private["id"] = id
+    if details := own.get("details"):
+        private["provider_details"] = details
+    if private or "signature" in own:
+        private["provider_name"] = system
+    match part:
+        case Text(text) if text.strip():
+            return wire.TextPart(content=_valid(text), **private)
+        # Reasoning goes back only to where it came from: as text it would teach the model to think aloud.
+        case Reasoning(text) if private:
+            return wire.ThinkingPart(content=_valid(text), signature=own.get("signature"), **private)
+        case ToolCall(id, name, arguments):
+            if isinstance(arguments, str):
+                arguments = {"invalid_arguments": arguments}
+            args = _valid(json.dumps(arguments, ensure_ascii=False))
+            return wire.ToolCallPart(tool_name=name, args=args, tool_call_id=ids.of_call(id), **private)
+        case _:
+            return None
+
+
+# --- what comes back --------------------------------------------------------------------------------------------
+
+
+def from_wire(part: wire.ModelResponsePart, origin: Mapping[str, str]) -> Part | None:
+    """The part as it is recorded, with what only its provider reads under the provider's name."""
+    from pydantic_ai import messages as wire
+
+    match part:
+        case wire.TextPart(content=text) if text:
+            return Text(text, _private(part, origin))
+        case wire.ThinkingPart(content=text, id=id):
+            # "content" says that it stood between tags in the text, so there is no field to put it back in.
+            private = None if id == "content" else _private(part, origin, part.signature)
+            return Reasoning(text, private) if text or private else None
+        case wire.ToolCallPart(args=args):
+            # No text at all is how some servers send a call without arguments.
+            arguments = parse_arguments((args if isinstance(args, str) else json.dumps(args)) if args else "{}")
+            return ToolCall(part.tool_call_id, part.tool_name, arguments, _private(part, origin))
+        case _:
+            return None
+
+
+def _private(
+    part: wire.TextPart | wire.ThinkingPart | wire.ToolCallPart, origin: Mapping[str, str], signature: str | None = None
+) -> dict[str, Any] | None:
+    said = {"id": part.id, "signature": signature, "details": part.provider_details}
+    kept = {name: value for name, value in said.items() if value}
+    return {**origin, **kept} if kept else None
+
+
+def delta(event: wire.ModelResponseStreamEvent) -> Delta | None:
+    from pydantic_ai import messages as wire
+
+    match event:
+        case (
+            wire.PartStartEvent(part=wire.TextPart(content=text))
+            | wire.PartDeltaEvent(delta=wire.TextPartDelta(content_delta=text))
+        ) if text:
+            return Delta(text)
+        case (
+            wire.PartStartEvent(part=wire.ThinkingPart(content=text))
+            | wire.PartDeltaEvent(delta=wire.ThinkingPartDelta(content_delta=text))
+        ) if text:
+            return Delta(text, "reasoning")
+        case _:
+            return None
+
+
+def _valid(text: str) -> str:
+    """The text without lone surrogates, which cannot be written as UTF-8."""
+    return text.encode("utf-8", "replace").decode()

@@ -1,0 +1,128 @@
+"""What does an error of pydantic-ai mean to Ondol?"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ondol.errors import ModelError, ModelErrorKind
+
+if TYPE_CHECKING:
+    from pydantic_ai.exceptions import ModelAPIError
+
+_KEY_BEGINNING = 8  # characters of a key by which it is found again
+_SAID_LIMIT = 500  # characters of a provider's error text that are kept in ours
+_OVERFLOW = ("context length", "context_length", "context window", "context size", "context_size", "context limit")
+_FILTERED = ("content_filter", "content_policy_violation")
+_NEXT_MOVE: dict[ModelErrorKind, str] = {
+    "auth": ": check the API key and what it may use",
+    "quota": ": add credit or raise the limit of the account",
+    "context_overflow": ": send less, or use a model with a larger context",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sayings:
+    """What is said about the model ``name`` at ``host``, without its key."""
+
+    name: str
+    host: str
+    secret: str = field(repr=False)
+
+    def short(self, said: object) -> str:
+        """A provider's words in one short line, without the key: some repeat it, in whole or from its beginning."""
+        text = " ".join(str(said).split())
+        if len(self.secret) > _KEY_BEGINNING:
+            text = re.sub(re.escape(self.secret[:_KEY_BEGINNING]) + r"\S*", "***", text)
+        return text.encode("utf-8", "replace").decode()[:_SAID_LIMIT]
+
+
+def model_error(
+    error: Exception, sayings: Sayings, *, input_tokens: int | None = None, output_tokens: int | None = None
+) -> ModelError:
+    """The tokens are what the attempt had used, where the provider said so."""
+    from pydantic_ai.exceptions import ModelAPIError, ModelConnectionError, ModelHTTPError, UserError
+
+    name = sayings.name
+    if not isinstance(error, ModelAPIError):
+        # A UserError is found before sending (a schema that cannot be sent). The rest is an unreadable answer.
+        unsendable = isinstance(error, UserError)
+        kind: ModelErrorKind = "rejected" if unsendable else "connection"
+        return ModelError(
+            kind, f"{name}: {sayings.short(error)}", sent=not unsendable, input_tokens=input_tokens,
+            output_tokens=output_tokens,
+        )  # fmt: skip
+    kind = _kind(error)
+    said = _said(error.body) or error.message
+    if isinstance(error, ModelConnectionError):
+        said = _root(error)  # the library's own text is "Connection error."
+    status = f" with status {error.status_code}" if isinstance(error, ModelHTTPError) else ""
+    # The phase is known only where it is certain that no byte of the request was written.
+    sent = not (isinstance(error, ModelConnectionError) and error.phase in ("pool", "connect"))
+    where = "" if sent else f" at {sayings.host}"
+    message = f"{name}{where} failed{status} ({kind}): {sayings.short(said)}"
+    message += _NEXT_MOVE.get(kind, "")
+    return ModelError(
+        kind, message, retry_after=_retry_after(error), sent=sent, input_tokens=input_tokens,
+        output_tokens=output_tokens,
+    )  # fmt: skip
+
+
+def _said(body: object) -> object:
+    """The provider's own words: some put them in an object in the body."""
+    if isinstance(body, dict):
+        inner = body.get("error")
+        return body.get("message") or (inner.get("message") if isinstance(inner, dict) else inner)
+    return body
+
+
+def _kind(error: ModelAPIError) -> ModelErrorKind:
+    from pydantic_ai import exceptions as e
+
+    names = (error.provider_error_code, error.provider_error_type)
+    if any(name in _FILTERED for name in names):
+        return "content_filter"
+    status = error.status_code if isinstance(error, e.ModelHTTPError) else None
+    if status == 408:
+        return "timeout"
+    if status == 413 or (status == 400 and any(said in error.message.lower() for said in _OVERFLOW)):
+        return "context_overflow"
+    kinds: tuple[tuple[type[e.ModelAPIError], ModelErrorKind], ...] = (  # a class comes before its base
+        (e.ModelQuotaExceededError, "quota"),  # often a 429 too, but waiting does not help
+        (e.ModelRateLimitError, "rate_limited"),
+        (e.ModelOverloadedError, "overloaded"),
+        (e.ModelUnavailableError, "unavailable"),
+        (e.ModelServerError, "server"),
+        (e.ModelTimeoutError, "timeout"),
+        (e.ModelConnectionError, "connection"),
+        (e.ModelContextWindowExceededError, "context_overflow"),
+        (e.ModelAuthenticationError, "auth"),
+        (e.ModelRequestRejectedError, "rejected"),
+        (e.ModelHTTPError, "rejected"),
+    )
+    for cls, kind in kinds:
+        if isinstance(error, cls):
+            return kind
+    # What is left is an error inside the stream that says nothing more, or a piece of it that is not JSON.
+    return "server" if error.in_stream else "connection"
+
+
+def _retry_after(error: ModelAPIError) -> float | None:
+    """Seconds the provider asked to wait."""
+    if error.retry_after is not None:
+        return error.retry_after
+    # pydantic-ai reads milliseconds, whole seconds and dates; servers also send fractions of a second.
+    headers: dict[str, str] = getattr(error, "headers", None) or {}
+    try:
+        seconds = float(headers.get("retry-after", ""))
+    except ValueError:
+        return None
+    return seconds if 0 <= seconds < math.inf else None
+
+
+def _root(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error) or type(error).__name__

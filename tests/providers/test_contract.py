@@ -1,0 +1,562 @@
+"""What Ondol may rely on with every provider, checked on each wire against a real loopback server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any, get_args
+
+import pytest
+from loopback import Exchange, LoopbackServer, answers_with
+from wires.anthropic import Anthropic
+from wires.google import Google
+from wires.openai_chat import OpenAIChat
+from wires.openai_responses import OpenAIResponses
+from wires.script import Attached, Call, Finish, Said, Say, Spent, Think, Wire, answers, breaks, fails, wants_stream
+
+from ondol import providers
+from ondol.errors import InvalidInput, ModelError, ModelErrorKind
+from ondol.messages import Attachment, Message, Reasoning, Text, ToolCall, runtime_note, tool_result, user
+from ondol.model import Answer, Delta, ModelOutput, ModelRequest, ToolSpec
+from ondol.providers.pydantic_ai import PydanticAIModel
+
+PATIENCE = 30.0  # seconds; longer than any test may take, so it never decides one
+KEY = "sk-testing-12345"
+PNG, PDF = b"\x89PNG\r\n\x1a\n...", b"%PDF-1.7 ..."
+WIRES: list[Wire] = [OpenAIChat(), OpenAIResponses(), Anthropic(), Google()]
+MODELS = {
+    "openai": "gpt-5.2",
+    "openai-responses": "gpt-5.2",
+    "anthropic": "claude-sonnet-4-6",
+    "google": "gemini-3.1-pro-preview",
+}
+VARIABLES = [name for wire in WIRES for name in (*wire.key_variables, wire.url_variable)]
+
+
+@pytest.fixture(params=WIRES, ids=lambda wire: wire.name)
+def wire(request: pytest.FixtureRequest) -> Wire:
+    return request.param
+
+
+@pytest.fixture(params=[True, False], ids=["streamed", "whole"])
+def stream(request: pytest.FixtureRequest) -> bool:
+    return request.param
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[LoopbackServer]:
+    async with LoopbackServer().running() as running:
+        yield running
+
+
+@pytest.fixture
+async def make(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., PydanticAIModel]]:
+    """Make a model of a wire that talks to a server; it is closed at the end."""
+    async with contextlib.AsyncExitStack() as stack:
+
+        def at(
+            wire: Wire, host: str, *, stream: bool = True, timeout: float = PATIENCE, model: str = ""
+        ) -> PydanticAIModel:
+            for name in VARIABLES:
+                monkeypatch.delenv(name, raising=False)
+            monkeypatch.setenv(wire.url_variable, wire.url(host))
+            monkeypatch.setenv(wire.key_variables[0], KEY)
+            monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+            made = wire.make(model or MODELS[wire.name], timeout=timeout, stream=stream)
+            stack.push_async_callback(made.aclose)
+            return made
+
+        yield at
+
+
+@pytest.fixture
+def model(wire: Wire, server: LoopbackServer, stream: bool, make: Callable[..., PydanticAIModel]) -> PydanticAIModel:
+    return make(wire, server.host, stream=stream)
+
+
+@pytest.fixture
+def streamed(wire: Wire, server: LoopbackServer, make: Callable[..., PydanticAIModel]) -> PydanticAIModel:
+    return make(wire, server.host)
+
+
+BLOBS = {hashlib.sha256(data).hexdigest(): data for data in (PNG, PDF, "제목\n€".encode(), b"\0\1")}
+
+
+async def load(attachment: Attachment) -> bytes:
+    if (data := BLOBS.get(attachment.digest)) is None:
+        raise ModelError("rejected", f"attachment {attachment.name} is gone", sent=False)
+    return data
+
+
+def attached(name: str, media_type: str, data: bytes) -> Attachment:
+    return Attachment(hashlib.sha256(data).hexdigest(), media_type, name, len(data))
+
+
+def asking(*messages: Message, tools: Sequence[ToolSpec] = ()) -> ModelRequest:
+    said = messages or (user("hello"),)
+    return ModelRequest(messages=said, tools=tools, run="r1", step=0, attempt=1, load=load)
+
+
+async def outputs(model: PydanticAIModel, *messages: Message, tools: Sequence[ToolSpec] = ()) -> list[ModelOutput]:
+    return [output async for output in model.stream(asking(*messages, tools=tools))]
+
+
+async def answer(model: PydanticAIModel, *messages: Message, tools: Sequence[ToolSpec] = ()) -> Answer:
+    *deltas, last = await outputs(model, *messages, tools=tools)
+    assert all(isinstance(delta, Delta) for delta in deltas)
+    assert isinstance(last, Answer)
+    return last
+
+
+async def failure(model: PydanticAIModel, *messages: Message) -> ModelError:
+    with pytest.raises(ModelError) as caught:
+        await outputs(model, *messages)
+    return caught.value
+
+
+async def sent(server: LoopbackServer, wire: Wire, model: PydanticAIModel, *messages: Message) -> dict[str, Any]:
+    """The request as it arrives at the provider."""
+    server.will(answers(wire, Say(("ok",))))
+    await outputs(model, *messages)
+    return server.exchanges[-1].body
+
+
+def shown(body: dict[str, Any]) -> str:
+    return json.dumps(body, ensure_ascii=False)
+
+
+# What an answer is
+
+
+async def test_a_text_is_one_answer(server: LoopbackServer, wire: Wire, model: PydanticAIModel, stream: bool) -> None:
+    server.will(answers(wire, Say(("Guten", " Tag ", "온돌"))))
+    *deltas, whole = await outputs(model)
+    assert deltas == ([Delta("Guten"), Delta(" Tag "), Delta("온돌")] if stream else [])
+    assert isinstance(whole, Answer)
+    assert [part.text for part in whole.parts if isinstance(part, Text)] == ["Guten Tag 온돌"]
+    assert (whole.stop, whole.input_tokens, whole.output_tokens) == ("stop", 11, 7)
+    assert model.name == f"{wire.name}:{MODELS[wire.name]}"
+    assert server.requests == 1
+    assert wants_stream(server.exchanges[0]) is stream
+
+
+async def test_fragments_of_parallel_calls_find_their_call(
+    server: LoopbackServer, wire: Wire, model: PydanticAIModel
+) -> None:
+    server.will(
+        answers(
+            wire,
+            Say(("two at once",)),
+            Call("call_a", "weather", ('{"city":', '"서울"', "}")),
+            Call("call_b", "mail", ('{"to"', ': "민수"', ', "at": 1.5', "}")),
+            Call("call_c", "now", ()),
+        )
+    )
+    given = await answer(model)
+    assert given.stop == "tool_calls"
+    assert [(p.id, p.name, p.arguments) for p in given.parts if isinstance(p, ToolCall)] == [
+        ("call_a", "weather", {"city": "서울"}),
+        ("call_b", "mail", {"to": "민수", "at": 1.5}),
+        ("call_c", "now", {}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("finish", "stop"), [("length", "length"), ("filter", "content_filter")], ids=["length", "filter"]
+)
+async def test_what_was_cut_off_is_told(
+    server: LoopbackServer, wire: Wire, model: PydanticAIModel, finish: Finish, stop: str
+) -> None:
+    server.will(answers(wire, Say(("half an",)), Call("c1", "pay", ('{"amount": 1}',)), finish=finish))
+    cut_off = await answer(model)
+    assert cut_off.stop == stop
+    assert cut_off.input_tokens == 11
+
+
+async def test_an_answer_without_its_end_is_none(server: LoopbackServer, wire: Wire, model: PydanticAIModel) -> None:
+    for said in ([Say(("half",))], [Call("c1", "pay", ('{"amount": 1}',))], []):
+        server.will(answers(wire, *said, finish=None))
+        error = await failure(model)
+        assert (error.kind, error.sent) == ("connection", True)
+    assert server.requests == 3
+
+
+async def test_usage_tells_what_came_from_the_cache(server: LoopbackServer, wire: Wire, model: PydanticAIModel) -> None:
+    written = 30 if wire.writes_cache else 0
+    server.will(
+        answers(wire, Say(("hm",)), spent=Spent(input=1000, output=50, cached=900, written=written, reasoning=20))
+    )
+    given = await answer(model)
+    assert (given.input_tokens, given.output_tokens) == (1000, 50)
+    assert given.cache_read_tokens == 900
+    assert given.cache_write_tokens == (written or None)
+    assert given.reasoning_tokens == 20
+    assert given.model == "served-1" or wire.name in ("anthropic", "google")  # these streams are named as asked
+
+
+async def test_tokens_are_none_where_the_provider_did_not_say(
+    server: LoopbackServer, wire: Wire, model: PydanticAIModel
+) -> None:
+    server.will(answers(wire, Say(("hm",)), spent=None))
+    given = await answer(model)
+    assert (given.input_tokens, given.output_tokens) == (None, None)
+    assert (given.cache_read_tokens, given.cache_write_tokens, given.reasoning_tokens) == (None, None, None)
+
+
+@pytest.mark.parametrize("wire", WIRES[:3], ids=lambda wire: wire.name)  # Google's calls are objects, never text
+@pytest.mark.parametrize(
+    "pieces",
+    [('{"amount": ', "1"), ('{"amount": 1, "amount": 100}',), ('{"amount": NaN}',), ("{'amount': 1}",), ("[1]",)],
+    ids=lambda pieces: "".join(pieces),
+)
+async def test_arguments_that_are_no_plain_object_stay_text(
+    server: LoopbackServer, wire: Wire, streamed: PydanticAIModel, pieces: tuple[str, ...]
+) -> None:
+    server.will(answers(wire, Call("c1", "pay", pieces)))
+    assert [p.arguments for p in (await answer(streamed)).parts if isinstance(p, ToolCall)] == ["".join(pieces)]
+
+
+# Reasoning
+
+
+async def test_reasoning_goes_back_only_to_who_signed_it(
+    server: LoopbackServer, wire: Wire, model: PydanticAIModel, make: Callable[..., PydanticAIModel]
+) -> None:
+    server.will(answers(wire, Think(("let me ", "see"), "c2lnbmVk"), Call("c1", "look", ("{}",))))
+    own = await answer(model)
+    thought = next(p for p in own.parts if isinstance(p, Reasoning))
+    assert thought.text == "let me see"
+    private = [p.provider for p in own.parts if isinstance(p, Text | Reasoning | ToolCall) and p.provider]
+    assert private
+    assert all(p["name"] == model.provider and p["host"] == server.host for p in private)
+
+    said = [user("look"), Message("assistant", own.parts), tool_result("c1", "look", "seen")]
+    mark = "c2lnbmVk" if wire.signs else "let me see"
+    assert mark in shown(await sent(server, wire, model, *said)).replace("YzJsbmJtVms=", mark)
+
+    async with LoopbackServer().running() as elsewhere:
+        body = await sent(elsewhere, wire, make(wire, elsewhere.host), *said)
+        assert wire.calls(body) == [("c1", "seen")]
+        for word in ("c2lnbmVk", "YzJsbmJtVms", "let me see"):
+            assert word not in shown(body)
+
+
+@pytest.mark.parametrize("hidden", [OpenAIResponses(), Anthropic()], ids=lambda wire: wire.name)
+async def test_hidden_reasoning_is_kept_for_its_provider(
+    server: LoopbackServer, hidden: Wire, stream: bool, make: Callable[..., PydanticAIModel]
+) -> None:
+    server.will(answers(hidden, Think((), "c2VhbGVk"), Say(("done",))))
+    model = make(hidden, server.host, stream=stream)
+    own = await answer(model)
+    assert [p.text for p in own.parts if isinstance(p, Reasoning)] == [""]
+    body = await sent(server, hidden, model, user("go"), Message("assistant", own.parts), user("on"))
+    assert "c2VhbGVk" in shown(body)
+
+
+async def test_reasoning_is_streamed_apart_from_the_text(
+    server: LoopbackServer, wire: Wire, streamed: PydanticAIModel
+) -> None:
+    server.will(answers(wire, Think(("let me ", "see"), "c2lnbmVk"), Say(("42",))))
+    assert [o for o in await outputs(streamed) if isinstance(o, Delta)] == [
+        Delta("let me ", "reasoning"),
+        Delta("see", "reasoning"),
+        Delta("42"),
+    ]
+
+
+# What is sent
+
+
+async def test_images_and_files_arrive_as_bytes(server: LoopbackServer, wire: Wire, model: PydanticAIModel) -> None:
+    body = await sent(
+        server,
+        wire,
+        model,
+        user(
+            "what are these?", attached("그림.png", "image/png", PNG), attached("receipt.pdf", "application/pdf", PDF)
+        ),
+    )
+    assert wire.files(body) == [Attached("image/png", PNG), Attached("application/pdf", PDF)]
+    for told in ("what are these?", "그림.png", "receipt.pdf"):
+        assert told in shown(body)
+    assert "blob" not in shown(body)
+
+
+async def test_a_text_file_is_shown_as_its_text(server: LoopbackServer, wire: Wire, model: PydanticAIModel) -> None:
+    body = await sent(server, wire, model, user("", attached("notes.md", "text/markdown", "제목\n€".encode())))
+    assert wire.files(body) == []
+    assert "notes.md" in shown(body)
+    assert "제목\\n€" in shown(body)
+
+
+async def test_a_sound_arrives_where_the_api_hears(server: LoopbackServer, wire: Wire, model: PydanticAIModel) -> None:
+    sound = attached("hello.wav", "audio/wav", b"\0\1")
+    if wire.name in ("openai", "google"):
+        assert wire.files(await sent(server, wire, model, user("listen", sound))) == [Attached("audio/wav", b"\0\1")]
+        return
+    error = await failure(model, user("listen", sound))
+    assert (error.kind, error.sent) == ("rejected", False)
+    assert str(error).startswith(f"{model.name} does not take audio/wav (hello.wav)")
+    assert server.requests == 0
+
+
+async def test_an_attachment_of_an_earlier_turn_never_blocks_a_session(
+    server: LoopbackServer, wire: Wire, model: PydanticAIModel
+) -> None:
+    strange = attached("model.blend", "application/x-blender", b"\0\1")
+    gone = attached("old.png", "image/png", b"purged")
+    earlier = [user("look", strange, gone), Message("assistant", (Text("nice"),))]
+    body = await sent(server, wire, model, *earlier, user("thanks"), runtime_note("by the way"))
+    assert wire.files(body) == []
+    assert shown(body).count("it cannot be shown") == 2
+    for refused in (strange, gone):
+        error = await failure(model, user("look", refused), runtime_note("by the way"))
+        assert (error.kind, error.sent) == ("rejected", False)
+        assert refused.name in str(error)
+
+
+async def test_every_call_keeps_its_one_result_whatever_its_id(
+    server: LoopbackServer, wire: Wire, model: PydanticAIModel
+) -> None:
+    """Ids of other providers: too long, with signs that some refuse, or numbered anew in each answer."""
+    strange = "toolu|01/" + "x" * 80
+    body = await sent(
+        server,
+        wire,
+        model,
+        user("go"),
+        Message("assistant", (ToolCall("call_0", "a", {}), ToolCall(strange, "b", {"n": 1}))),
+        tool_result("call_0", "a", "first"),
+        tool_result(strange, "b", "second"),
+        Message("assistant", (ToolCall("call_0", "a", {}),)),
+        tool_result("call_0", "a", "third"),
+        runtime_note("the worker was restarted"),
+    )
+    calls = wire.calls(body)
+    assert [result for _, result in calls] == ["first", "second", "third"]
+    assert calls[0][0] == "call_0"
+    assert len({id for id, _ in calls}) == 3
+    assert all(len(id) <= 40 and id.replace("_", "").replace("-", "").isalnum() for id, _ in calls)
+    assert "the worker was restarted" in shown(body)
+
+
+async def test_tools_are_shown_as_they_are_written(server: LoopbackServer, wire: Wire, model: PydanticAIModel) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"city": {"type": "string", "minLength": 1}, "days": {"type": "integer", "default": 3}},
+        "required": ["city"],
+        "additionalProperties": False,
+    }
+    server.will(answers(wire, Say(("ok",))))
+    await outputs(model, tools=[ToolSpec(name="weather", description="The weather.", parameters=schema)])
+    body = server.exchanges[0].body
+    tools = json.dumps(body["tools"])
+    assert "The weather." in tools
+    assert json.dumps(schema["properties"]) in tools
+
+
+# How it fails
+
+
+@pytest.mark.parametrize(
+    ("wire", "kind"),
+    [(wire, kind) for wire in WIRES for kind in get_args(ModelErrorKind) if wire.failure(kind)],
+    ids=lambda value: value if isinstance(value, str) else value.name,
+)
+async def test_a_failure_has_its_kind_and_is_never_retried_unseen(
+    server: LoopbackServer, wire: Wire, model: PydanticAIModel, kind: ModelErrorKind
+) -> None:
+    server.will(fails(wire, kind))
+    error = await failure(model)
+    assert (error.kind, error.sent) == (kind, True)
+    assert str(error).startswith(f"{model.name} failed with status")
+    assert server.requests == 1
+
+
+async def test_a_request_that_is_too_large_overflows(
+    server: LoopbackServer, wire: Wire, model: PydanticAIModel
+) -> None:
+    async def too_large(exchange: Any) -> None:
+        await exchange.send_json(
+            413, {"error": {"type": "request_too_large", "message": "too many bytes", "code": 413}}
+        )
+
+    server.will(too_large)
+    assert (await failure(model)).kind == "context_overflow"
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [({"retry_after": "7"}, 7.0), ({"retry_after": "0.5"}, 0.5), ({"retry_after": "soon"}, None), ({}, None)],
+)
+async def test_the_wait_that_the_provider_asks_for_is_told(
+    server: LoopbackServer, wire: Wire, model: PydanticAIModel, headers: dict[str, str], seconds: float | None
+) -> None:
+    server.will(fails(wire, "rate_limited", **headers))
+    assert (await failure(model)).retry_after == seconds
+
+
+async def test_the_wait_may_be_a_date(server: LoopbackServer, wire: Wire, model: PydanticAIModel) -> None:
+    at = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
+    server.will(fails(wire, "rate_limited", retry_after=at))
+    wait = (await failure(model)).retry_after
+    assert wait is not None
+    assert 3500 < wait <= 3600
+
+
+@pytest.mark.parametrize("kind", ["rate_limited", "overloaded", "server", "quota"])
+async def test_an_error_told_inside_the_stream_has_its_kind(
+    server: LoopbackServer, wire: Wire, streamed: PydanticAIModel, kind: ModelErrorKind
+) -> None:
+    frame = wire.broken(kind)
+    assert frame is not None
+    server.will(breaks(wire, frame, Say(("half",))))
+    error = await failure(streamed)
+    assert (error.kind, error.sent) == (kind, True)
+    assert error.input_tokens == (11 if wire.tells_input_first or wire.name == "openai-responses" else None)
+    assert server.requests == 1
+
+
+async def test_a_piece_that_is_not_json_breaks_the_answer(
+    server: LoopbackServer, wire: Wire, streamed: PydanticAIModel
+) -> None:
+    async def garbles(exchange: Exchange) -> None:
+        await exchange.open_stream()
+        await exchange.send_event('{"id": "chatcmpl-1", "choi', "message_start")
+        await exchange.end_stream()
+
+    server.will(garbles)
+    assert (await failure(streamed)).kind == "connection"
+
+
+async def test_a_connection_that_breaks_was_sent(server: LoopbackServer, wire: Wire, model: PydanticAIModel) -> None:
+    server.will(breaks(wire, "drop"))
+    error = await failure(model)
+    assert (error.kind, error.sent) == ("connection", True)
+    assert server.requests == 1
+
+
+async def test_a_stream_that_breaks_tells_what_it_had_used(
+    server: LoopbackServer, wire: Wire, streamed: PydanticAIModel
+) -> None:
+    server.will(breaks(wire, "drop", Say(("half", " of it"))))
+    error = await failure(streamed)
+    assert (error.kind, error.sent) == ("connection", True)
+    assert error.input_tokens == (11 if wire.tells_input_first else None)
+    assert server.requests == 1
+
+
+async def test_a_refused_connection_was_certainly_not_sent(
+    wire: Wire, stream: bool, make: Callable[..., PydanticAIModel]
+) -> None:
+    with socket.socket() as unheard:
+        unheard.bind(("127.0.0.1", 0))  # bound but not listening: nobody else can answer here
+        host = f"127.0.0.1:{unheard.getsockname()[1]}"
+        error = await failure(make(wire, host, stream=stream))
+    assert (error.kind, error.sent) == ("connection", False)
+    assert host in str(error)
+
+
+async def test_the_key_is_never_repeated(server: LoopbackServer, wire: Wire, model: PydanticAIModel) -> None:
+    found = wire.failure("auth")
+    assert found is not None
+    said = json.loads(json.dumps(found.body).replace('"message": "', f'"message": "Incorrect key {KEY}. '))
+
+    server.will(answers_with(found.status, said))
+    error = await failure(model)
+    assert "Incorrect key ***" in str(error)
+    assert KEY[-5:] not in str(error)
+
+
+# Silence, and stopping
+
+
+@pytest.mark.parametrize("said", [[], [Say(("half",))]], ids=["before the answer", "within the answer"])
+@pytest.mark.parametrize("alive", ["", ": still here\n\n"], ids=["silent", "alive"])
+async def test_silence_is_a_timeout_and_closes_the_socket(
+    server: LoopbackServer, wire: Wire, make: Callable[..., PydanticAIModel], said: list[Said], alive: str
+) -> None:
+    if wire.name == "google" and alive:
+        return  # its servers send no comments, and its client could not read them
+    server.will(breaks(wire, "stall", *said, alive=alive))
+    model = make(wire, server.host, timeout=0.3)
+    error = await failure(model)
+    assert (error.kind, error.sent) == ("timeout", True)
+    await asyncio.wait_for(server.exchanges[0].gone.wait(), 1)
+    assert server.requests == 1
+
+
+async def test_a_whole_answer_that_does_not_come_is_a_timeout(
+    server: LoopbackServer, wire: Wire, make: Callable[..., PydanticAIModel]
+) -> None:
+    server.will(breaks(wire, "stall"))
+    error = await failure(make(wire, server.host, timeout=0.3, stream=False))
+    assert (error.kind, error.sent) == ("timeout", True)
+    await asyncio.wait_for(server.exchanges[0].gone.wait(), 1)
+    assert server.requests == 1
+
+
+async def test_cancelling_the_task_closes_the_socket(
+    server: LoopbackServer, wire: Wire, model: PydanticAIModel
+) -> None:
+    server.will(breaks(wire, "stall"))
+    task = asyncio.create_task(outputs(model))
+    exchange = await server.exchange()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await asyncio.wait_for(exchange.gone.wait(), 1)
+
+
+async def test_closing_the_stream_closes_the_socket(
+    server: LoopbackServer, wire: Wire, streamed: PydanticAIModel
+) -> None:
+    server.will(breaks(wire, "stall", Say(("half",))))
+    async with contextlib.aclosing(streamed.stream(asking())) as stream:
+        assert await anext(stream) == Delta("half")
+    await asyncio.wait_for(server.exchanges[0].gone.wait(), 1)
+    assert server.requests == 1
+
+
+# Before anything starts
+
+
+@pytest.fixture
+def no_keys(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+def test_a_missing_key_names_its_variable(wire: Wire, no_keys: pytest.MonkeyPatch) -> None:
+    wanted = f"{' or '.join(wire.key_variables)} is not set: set it, or set {wire.url_variable} to a server"
+    with pytest.raises(InvalidInput, match=wanted):
+        providers.resolve(f"{wire.name}:any")
+
+
+def test_each_usual_variable_is_read(wire: Wire, no_keys: pytest.MonkeyPatch) -> None:
+    for name in wire.key_variables:
+        with no_keys.context() as set_one:
+            set_one.setenv(name, "sk-test")
+            assert providers.resolve(f"{wire.name}:any").name == f"{wire.name}:any"
+
+
+async def test_an_address_alone_is_enough(wire: Wire, server: LoopbackServer, no_keys: pytest.MonkeyPatch) -> None:
+    no_keys.setenv(wire.url_variable, wire.url(server.host))
+    no_keys.setenv("NO_PROXY", "127.0.0.1")
+    server.will(answers(wire, Say(("ok",))))
+    async with contextlib.aclosing(wire.make(MODELS[wire.name], timeout=PATIENCE, stream=True)) as model:
+        no_keys.setenv(wire.url_variable, "http://127.0.0.1:1")  # read before, so this changes nothing
+        await answer(model)
+    assert "no-key" in "".join(server.exchanges[0].headers.values())
+
+
+def test_a_model_of_nobody_names_those_that_there_are() -> None:
+    with pytest.raises(InvalidInput, match="anthropic:MODEL, google:MODEL"):
+        providers.resolve("acme:large")

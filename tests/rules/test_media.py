@@ -1,0 +1,35 @@
+"""What bytes are: by their name, else by how they begin."""
+
+from __future__ import annotations
+
+import pytest
+
+from ondol.media import UNKNOWN, is_text, media_type
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "type"),
+    [
+        ("receipt.pdf", b"", "application/pdf"),
+        ("hello.wav", b"", "audio/wav"),
+        ("attachment", b"\x89PNG\r\n\x1a\n...", "image/png"),
+        ("attachment", b"\xff\xd8\xff\xe0", "image/jpeg"),
+        ("attachment", b"GIF89a", "image/gif"),
+        ("attachment", b"RIFF\x10\0\0\0WEBPVP8 ", "image/webp"),
+        ("attachment", b"RIFF\x10\0\0\0WAVEfmt ", "audio/wav"),
+        ("attachment", b"%PDF-1.7", "application/pdf"),
+        ("app.log", "한국어\n".encode(), "text/plain"),
+        ("notes.txt.gz", b"\x1f\x8b", UNKNOWN),
+        ("attachment", b"\0\0", UNKNOWN),
+        ("attachment", b"\xe9t\xe9", UNKNOWN),
+        ("attachment", b"", UNKNOWN),
+    ],
+)
+def test_bytes_are_known_by_name_or_by_how_they_begin(name: str, data: bytes, type: str) -> None:
+    assert media_type(name, data) == type
+
+
+def test_what_reads_as_text() -> None:
+    texts = ["text/csv", "text/html; charset=utf-8", "application/json", "application/ld+json", "image/svg+xml"]
+    assert all(map(is_text, texts))
+    assert not any(map(is_text, ["image/png", "application/pdf", UNKNOWN, "audio/x-text"]))
