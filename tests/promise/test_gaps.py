@@ -17,12 +17,13 @@ import apsw
 import pytest
 from crash import invariants
 from crash.lives import Life
-from providers.openai_server import OpenAIServer, fails, says
+from providers.loopback import LoopbackServer
+from providers.openai_server import fails, says
 
 from ondol import Agent, Context, Run, Runtime, events, tool, transactions
 from ondol.clock import to_micros
 from ondol.errors import ClaimLost, ModelError, OndolError
-from ondol.providers.pydantic_ai import openai_chat
+from ondol.providers.openai import openai_chat
 from ondol.stores import sqlite_admin
 from ondol.testing import FaultPlan, barrier, call, error, raise_
 from ondol.transactions import Claim, Tx
@@ -402,8 +403,8 @@ async def test_n15_the_key_of_a_model_is_in_no_file_event_error_or_log(
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     caplog.set_level(logging.DEBUG)
     shown: list[str] = []
-    async with OpenAIServer().running() as server:
-        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+    async with LoopbackServer().running() as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", f"http://{server.host}/v1")
         server.will(
             says("good morning"), fails(401, f"Incorrect API key {CANARY}, or {CANARY[:11]}***", code="invalid_api_key")
         )

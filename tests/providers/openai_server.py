@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from loopback import Behaviour, Exchange, answers_with
+from providers.loopback import Behaviour, Exchange, answers_with
 
 USAGE = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
 

@@ -13,12 +13,25 @@ from email.utils import format_datetime
 from typing import Any, get_args
 
 import pytest
-from loopback import Exchange, LoopbackServer, answers_with
-from wires.anthropic import Anthropic
-from wires.google import Google
-from wires.openai_chat import OpenAIChat
-from wires.openai_responses import OpenAIResponses
-from wires.script import Attached, Call, Finish, Said, Say, Spent, Think, Wire, answers, breaks, fails, wants_stream
+from providers.loopback import Exchange, LoopbackServer, answers_with
+from providers.wires.anthropic import Anthropic
+from providers.wires.google import Google
+from providers.wires.openai_chat import OpenAIChat
+from providers.wires.openai_responses import OpenAIResponses
+from providers.wires.script import (
+    Attached,
+    Call,
+    Finish,
+    Said,
+    Say,
+    Spent,
+    Think,
+    Wire,
+    answers,
+    breaks,
+    fails,
+    wants_stream,
+)
 
 from ondol import providers
 from ondol.errors import InvalidInput, ModelError, ModelErrorKind

@@ -6,10 +6,10 @@ import base64
 import contextlib
 
 import pytest
-from loopback import LoopbackServer, answers_with
-from wires.anthropic import Anthropic
-from wires.google import Google
-from wires.script import Exchange, Frame, Say, answers, send
+from providers.loopback import LoopbackServer, answers_with
+from providers.wires.anthropic import Anthropic
+from providers.wires.google import Google
+from providers.wires.script import Exchange, Frame, Say, answers, send
 
 from ondol.errors import ModelError
 from ondol.messages import Message, Reasoning, Text, user

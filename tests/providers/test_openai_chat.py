@@ -15,8 +15,8 @@ from email.utils import format_datetime
 from typing import Any
 
 import pytest
-from loopback import Behaviour, Exchange, LoopbackServer, keeps_open
-from openai_server import (
+from providers.loopback import Behaviour, Exchange, LoopbackServer, keeps_open
+from providers.openai_server import (
     call,
     calling,
     close_stream,

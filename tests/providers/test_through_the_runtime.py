@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from loopback import LoopbackServer
-from wires.anthropic import Anthropic
-from wires.google import Google
-from wires.openai_chat import OpenAIChat
-from wires.openai_responses import OpenAIResponses
-from wires.script import Attached, Call, Say, Think, Wire, answers
+from providers.loopback import LoopbackServer
+from providers.wires.anthropic import Anthropic
+from providers.wires.google import Google
+from providers.wires.openai_chat import OpenAIChat
+from providers.wires.openai_responses import OpenAIResponses
+from providers.wires.script import Attached, Call, Say, Think, Wire, answers
 
 from ondol import Agent, RunFailed, Runtime, tool
 

@@ -7,10 +7,11 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from providers.wires.script import Attached, Call, Failure, Finish, Frame, Said, Say, Spent, Think
+
 from ondol.errors import ModelErrorKind
 from ondol.providers.anthropic import anthropic_messages
 from ondol.providers.pydantic_ai import PydanticAIModel
-from wires.script import Attached, Call, Failure, Finish, Frame, Said, Say, Spent, Think
 
 _FINISH: dict[Finish, str] = {"length": "max_tokens", "filter": "refusal"}
 _FAILURES: dict[ModelErrorKind, tuple[int, str, str]] = {

@@ -7,10 +7,11 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from providers.wires.script import Attached, Call, Failure, Finish, Frame, Said, Say, Spent, Think
+
 from ondol.errors import ModelErrorKind
 from ondol.providers.google import google_gemini
 from ondol.providers.pydantic_ai import PydanticAIModel
-from wires.script import Attached, Call, Failure, Finish, Frame, Said, Say, Spent, Think
 
 _FINISH: dict[Finish, str] = {"length": "MAX_TOKENS", "filter": "SAFETY"}
 _FAILURES: dict[ModelErrorKind, tuple[int, str, str]] = {

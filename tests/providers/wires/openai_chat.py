@@ -6,10 +6,11 @@ import base64
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from providers.wires.script import Attached, Call, Failure, Finish, Frame, Said, Say, Spent, Think, interleaved
+
 from ondol.errors import ModelErrorKind
 from ondol.providers.openai import openai_chat
 from ondol.providers.pydantic_ai import PydanticAIModel
-from wires.script import Attached, Call, Failure, Finish, Frame, Said, Say, Spent, Think, interleaved
 
 _FINISH: dict[Finish, str] = {"length": "length", "filter": "content_filter"}
 _FAILURES: dict[ModelErrorKind, tuple[int, str]] = {

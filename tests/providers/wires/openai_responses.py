@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from providers.wires.openai_chat import OpenAIChat, from_data_url
+from providers.wires.script import Attached, Call, Failure, Finish, Frame, Said, Say, Spent, Think, interleaved
+
 from ondol.errors import ModelErrorKind
 from ondol.providers.openai import openai_responses
 from ondol.providers.pydantic_ai import PydanticAIModel
-from wires.openai_chat import OpenAIChat, from_data_url
-from wires.script import Attached, Call, Failure, Finish, Frame, Said, Say, Spent, Think, interleaved
 
 _WHY: dict[Finish, str] = {"length": "max_output_tokens", "filter": "content_filter"}
 

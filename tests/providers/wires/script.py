@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
-from loopback import Behaviour, Exchange
+from providers.loopback import Behaviour, Exchange
 
 from ondol.errors import ModelErrorKind
 from ondol.providers.pydantic_ai import PydanticAIModel
