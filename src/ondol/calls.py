@@ -51,7 +51,7 @@ class Calls:
         todo: effects.Verdict | None = verdict
         try:
             while todo is not None:
-                if self.drive.token.is_set and isinstance(todo, effects.Run | effects.Check):
+                if self.drive.stopping.is_set and isinstance(todo, effects.Run | effects.Check):
                     return  # nothing new begins; what is known is written down all the same
                 match todo:
                     case effects.Run(after=after):

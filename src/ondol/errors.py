@@ -47,7 +47,7 @@ ModelErrorKind = Literal[
 
 #: What stands in the stored error of a run that failed, was cancelled or is parked.
 EndCode: TypeAlias = Literal[
-    "cancelled", "conflict", "definition_changed", "limit_steps", "parked", "unknown_effect",
+    "cancelled", "conflict", "definition_changed", "interrupted", "limit_steps", "parked", "unknown_effect",
     "model_rate_limited", "model_quota", "model_overloaded", "model_unavailable", "model_server",
     "model_context_overflow", "model_auth", "model_rejected", "model_content_filter", "model_timeout",
     "model_connection",
@@ -85,6 +85,7 @@ CODES: Mapping[str, str] = {
     "cancelled": "Nothing, if that was meant. Else start a new operation: its next turn is told what was done.",
     "conflict": "Look at what was changed by hand, then start a new operation.",
     "definition_changed": "Start the program with code that fits, then 'ondol asks answer ID resume', or 'fail'.",
+    "interrupted": "Nothing: the message that took its place is told what was done, and is answered.",
     "limit_steps": "Raise Limits(steps=...) or see why the agent goes in circles, then send the same operation id.",
     "parked": "Find out why processes died, then 'ondol asks answer ID resume' or 'fail'.",
     "unknown_effect": "Look outside whether it happened, and say so: 'ondol effects resolve ID'.",
@@ -224,9 +225,13 @@ class RunFailed(RunEnded):
 
 
 class RunCancelled(RunEnded):
-    """The run was cancelled."""
+    """The run was cancelled, or interrupted by another message."""
 
     code = "run_cancelled"
+
+    @property
+    def explained_by(self) -> str:
+        return "interrupted" if self.error.get("code") == "interrupted" else self.code
 
 
 class RunExpired(RunEnded):

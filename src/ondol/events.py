@@ -75,12 +75,14 @@ class RunWaiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCancelling:
-    """A cancel was accepted while somebody held the run."""
+    """A cancel was accepted while somebody held the run. ``interrupted_by`` names the run that took its place, if one
+    did: then what is in flight may finish."""
 
     kind: ClassVar[str] = "run.cancelling"
     by: str
     door: str
     reason: str = ""
+    interrupted_by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +104,7 @@ class RunCancelled:
     by: str = ""
     door: str = ""
     reason: str = ""
+    interrupted_by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

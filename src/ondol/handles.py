@@ -176,7 +176,8 @@ class Run:
                 )
                 raise RunWaiting(message, run=row.id, asks=open_asks)
             case "cancelled":
-                message = f"run {row.id} was cancelled: 'ondol runs show {row.id}' lists what it had done"
+                how = f"interrupted ({error['message']})" if error.get("code") == "interrupted" else "cancelled"
+                message = f"run {row.id} was {how}: 'ondol runs show {row.id}' lists what it had done"
                 raise RunCancelled(message, run=row.id, error=error)
             case "expired":
                 message = f"run {row.id} expired: a question was not answered in time"

@@ -8,6 +8,7 @@ before the next is chosen, so that whatever the process was doing when it died, 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -88,8 +89,9 @@ class Drive:
         self.store, self.clock = runner.store, runner.clock
         self.state = journal.fold(claimed.batches)
         self.talk = Conversation(claimed.bodies, claimed.messages, served.agent.instructions, served.provider)
-        self.token = CancelToken()
-        self.pause = CancelToken()  # set by a cancel and by draining: nobody sleeps through either
+        self.token = CancelToken()  # set by a cancel: what is in flight is told
+        self.stopping = CancelToken()  # set by an interrupt too: nothing new begins, and the model is not waited for
+        self.pause = CancelToken()  # set by either and by draining: nobody sleeps through them
         self.busy: set[int] = set()
         self.signalled = claimed.run.unread > 0
         self.draining = False
@@ -284,9 +286,12 @@ class Drive:
                 for ordinal, body in bodies.items():
                     self.talk.keep(ordinal, body)
                 self.record(batch)
-                if batch is not None and any(isinstance(e, events.RunCancelling) for e in batch.entries):
-                    self.token.set()  # the cancel is durable: it travels to whatever is in flight
-                    self.pause.set()
+                for entry in batch.entries if batch else ():
+                    if isinstance(entry, events.RunCancelling):  # it is durable: it travels to what is in flight
+                        self.stopping.set()
+                        self.pause.set()
+                        if not entry.interrupted_by:
+                            self.token.set()
         finally:
             self.absorbing = False
             self.changed.set()
@@ -382,7 +387,7 @@ class Drive:
         )  # fmt: skip
         asking = InFlight.of_coroutine(self._stream(request))
         try:
-            if await asking.wait(self.clock, None, self.token) == "cancelled":
+            if await asking.wait(self.clock, None, self.stopping) == "cancelled":
                 await asking.stop_late(self.clock)
                 await self._write_cancelled("".join(self._partial), untold=True, asked=self.served.model.name)
                 return
@@ -564,7 +569,7 @@ class Drive:
         if action.status == "cancelled":
             cancel = self.state.cancel
             assert cancel is not None
-            last = events.RunCancelled(by=cancel.by, door=cancel.door, reason=cancel.reason)
+            last = events.RunCancelled(**dataclasses.asdict(cancel))
         else:
             last = events.RunFailed(code=action.code, message=action.message, retryable=action.retryable)
         self.ended = await self.write(transactions.end, self.claim, self.now(), last)

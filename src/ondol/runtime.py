@@ -41,13 +41,12 @@ from ondol.runner import Runner, Served
 from ondol.store import Store
 from ondol.streams import Streams
 from ondol.tools import as_sent
-from ondol.transactions import Accepted, Decision, NewRun, Tx
+from ondol.transactions import Accepted, Decision, IfBusy, NewRun, Tx
 from ondol.worker import DRIVER_KEY, EmbeddedEngine, no_driver_reason
 
 P = ParamSpec("P")
 T = TypeVar("T")
 Attached: TypeAlias = Path | str | bytes
-IfBusy: TypeAlias = Literal["queue", "reject"]
 MissingTool: TypeAlias = Literal["refuse", "park"]
 Trigger: TypeAlias = Literal["chat", "workflow", "schedule", "webhook", "api"]
 
@@ -212,6 +211,10 @@ class Runtime:
         The same ``operation_id`` with the same input is the same run, whatever became of it. Without an id one is
         made, and every call is new. ``attachments`` are paths or bytes, copied now.
 
+        ``if_busy`` says what happens when a run of the session is unfinished: ``queue`` behind it, ``reject``, or
+        ``interrupt`` it: no effect of it starts any more, those in flight finish, it ends cancelled, and this run is
+        next.
+
         Raises:
             OperationMismatch, OperationExpired, RevisionConflict, SessionBusy, InvalidInput, NotFound
         """
@@ -226,8 +229,8 @@ class Runtime:
             raise InvalidInput(f"trigger={trigger!r} is unknown: say {', '.join(get_args(Trigger))}")
         if not isinstance(attachments, Sequence) or isinstance(attachments, str | bytes):
             raise InvalidInput("attachments must be a list of paths or bytes")
-        if if_busy not in ("queue", "reject"):
-            raise InvalidInput(f"if_busy={if_busy!r} is unknown: say 'queue' or 'reject'")
+        if if_busy not in get_args(IfBusy):
+            raise InvalidInput(f"if_busy={if_busy!r} is unknown: say {', '.join(get_args(IfBusy))}")
         if not isinstance(input, str):
             raise InvalidInput(f"the input must be a text, got {type(input).__name__}")
         if not input.strip() and not attachments:
@@ -248,9 +251,11 @@ class Runtime:
             door=self.door, zone=time_zone, default_zone=self.time_zone,
             input=messages.dumps(messages.user(input, *parts)),
             blobs=[(p.digest, p.size) for p in parts], expected_revision=expected_revision,
-            reject_if_busy=if_busy == "reject",
+            if_busy=if_busy, by=user or (this_person() if if_busy == "interrupt" else ""),
         )  # fmt: skip
         accepted: Accepted = await self._write(transactions.accept, new, to_micros(now))
+        if accepted.interrupted is not None:
+            self._stops(accepted.interrupted)
         if accepted.wake:
             engine.wake(tenant, accepted.run.id, accepted.run.agent, accepted.run.deaths)
         return Run(self, accepted.run, replayed=not accepted.created and accepted.run.state == "completed")
@@ -326,13 +331,19 @@ class Runtime:
         by, reason = checked_id("by", by or this_person()), checked_text("reason", reason)
         now = to_micros(self.clock.now())
         done = await self._write(transactions.cancel, tenant, id, by, self.door, reason, now)
+        self._stops(done.run)
         if done.pending:
-            engine.signal(id)
             return Run(self, await self._run_row(tenant, id))
-        self._streams.settled(done.run)
         if done.next_run is not None:
             engine.wake(tenant, *done.next_run)
         return Run(self, done.run)
+
+    def _stops(self, run: RunRow) -> None:
+        """A run was asked to stop: its holder has a signal to read, or it has ended."""
+        if run.state == "running":
+            self._working.signal(run.id)
+        else:
+            self._streams.settled(run)
 
     async def _run_row(self, tenant: str, run: str) -> RunRow:
         return await self._read(queries.get_run, tenant, run)

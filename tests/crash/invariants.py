@@ -20,6 +20,7 @@ from ondol import effects, events, ids, journal, lifecycle, messages, usage, val
 from ondol.records import AskRow, EffectRow, RunRow, SessionRow, columns
 from ondol.testing import EffectLine
 from ondol.transactions import Decision
+from ondol.transactions.signals import STOPS
 
 T = TypeVar("T")
 
@@ -136,7 +137,7 @@ def rows_are_the_fold(store: Written) -> None:
         assert run.unread == len(unread)
         if run.state in lifecycle.ENDED:
             assert not unread, f"{run.id} has ended with signals that nobody read: {unread}"
-        cancelling = state.cancel is not None or any(kind == "cancel" for kind, _ in unread)
+        cancelling = state.cancel is not None or any(kind in STOPS for kind, _ in unread)
         assert bool(run.cancel) == cancelling or (run.cancel and run.state == "cancelled"), f"{run.id}: cancel"
         _effects_are_the_fold(store, run, state)
         _asks_are_the_fold(store, run, state, {body for kind, body in unread if kind == "ask"})

@@ -27,6 +27,7 @@ from ondol.testing.downstream import find, record
 SESSION = "s"
 FIRST = ("op-1", "do it")
 NEXT = ("op-2", "and what now?")
+MEANWHILE = ("op-3", "wait, there is more")  # what is sent while the first one is under way
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class World:
     case: str
     log: Path
     in_tool: asyncio.Event = field(default_factory=asyncio.Event, compare=False)
+    go_on: asyncio.Event = field(default_factory=asyncio.Event, compare=False)
 
     def happens(self, ctx: Context[Any], tool: str, arguments: Mapping[str, Any]) -> str:
         """Have an effect. It blocks the event loop, so that no write of the store comes between sending and answer."""
@@ -116,7 +118,16 @@ async def slow(ctx: Context[World], to: str) -> str:
     return "never"
 
 
-TOOLS = (look, refund, flaky, mail, letter, wire, slow)
+@tool(effect="once")
+async def parcel(ctx: Context[World], to: str) -> str:
+    """Send something, and say so when the client has gone on."""
+    ctx.deps.happens(ctx, "parcel", {"to": to})
+    ctx.deps.in_tool.set()
+    await ctx.deps.go_on.wait()
+    return "parcel done"
+
+
+TOOLS = (look, refund, flaky, mail, letter, wire, slow, parcel)
 
 
 # --- the model --------------------------------------------------------------------------------------------------
@@ -148,7 +159,8 @@ class Scenario:
     """``answers`` are the model's, one a step; a function of the request where attempts differ.
 
     ``ends`` names the states that the operation may end in. ``cancels``: the client cancels it while its tool, or its
-    model, is in flight. ``asks``: it needs a person's approval, which comes after a restart.
+    model, is in flight. ``asks``: it needs a person's approval, which comes after a restart. ``meanwhile``: while its
+    tool is in flight the client sends another operation, with this ``if_busy``.
     """
 
     name: str
@@ -156,13 +168,19 @@ class Scenario:
     ends: frozenset[str] = frozenset({"completed"})
     cancels: bool = False
     asks: bool = False
+    meanwhile: Any = None
+
+    @property
+    def goes_on(self) -> bool:
+        """The client does something while the tool is in flight."""
+        return self.cancels or bool(self.meanwhile)
 
     def agent(self, world: World) -> Agent:
         return Agent("crashes", model=Watched(functools.partial(self._reply, world), world), tools=TOOLS)
 
     def _reply(self, world: World, request: ModelRequest) -> Reply | Awaitable[Reply]:
         said = next(m.text for m in reversed(request.messages) if m.role == "user" and m.origin is None)
-        if said == NEXT[1]:
+        if said in (NEXT[1], MEANWHILE[1]):
             return "we are done"
         answer = self.answers[request.step]
         if answer is ENDLESS:
@@ -195,6 +213,12 @@ _ALL = (
     Scenario(name="approved_after_restart", answers=([call("wire", to="kim")], "done"), asks=True),
     Scenario(name="cancelled", answers=([call("slow", to="kim")], "done"), ends=frozenset({"cancelled"}), cancels=True),
     Scenario(name="cancelled_while_it_answers", answers=(ENDLESS,), ends=frozenset({"cancelled"}), cancels=True),
+    Scenario(
+        name="interrupted",
+        answers=([call("parcel", to="kim")], "done"),
+        ends=frozenset({"cancelled"}),
+        meanwhile="interrupt",
+    ),
 )
 SCENARIOS: Mapping[str, Scenario] = {s.name: s for s in _ALL}
 
@@ -202,10 +226,10 @@ SCENARIOS: Mapping[str, Scenario] = {s.name: s for s in _ALL}
 # --- the client -------------------------------------------------------------------------------------------------
 
 
-async def send(rt: Runtime, world: World, operation: str, input: str) -> Run:
+async def send(rt: Runtime, world: World, operation: str, input: str, **options: Any) -> Run:
     """Send the operation; whether it was accepted is in the log."""
     world.note(event="sent", operation=operation)
-    run = await rt.start("crashes", input, session=SESSION, operation_id=operation)
+    run = await rt.start("crashes", input, session=SESSION, operation_id=operation, **options)
     world.note(event="accepted", operation=operation, run=run.id)
     return run
 
@@ -221,21 +245,27 @@ async def outcome(world: World, run: Run) -> str:
     return "completed"
 
 
-async def cancel_in_flight(world: World, run: Run) -> None:
-    """Cancel it once its tool or its model is in flight, or it came to rest without."""
+async def goes_on(rt: Runtime, world: World, scenario: Scenario, run: Run) -> None:
+    """What the client does once the tool or the model is in flight, or the run came to rest without."""
     resting, in_tool = asyncio.create_task(outcome(world, run)), asyncio.create_task(world.in_tool.wait())
     await asyncio.wait({resting, in_tool}, return_when=asyncio.FIRST_COMPLETED)
     in_tool.cancel()
-    await run.cancel(by="kim", reason="enough")
-    world.note(event="cancelled", operation=run.operation_id)
+    if scenario.cancels:
+        await run.cancel(by="kim", reason="enough")
+        world.note(event="cancelled", operation=run.operation_id)
+    if scenario.meanwhile:
+        await send(rt, world, *MEANWHILE, if_busy=scenario.meanwhile)
+        world.go_on.set()
     await resting
 
 
 async def first_life(rt: Runtime, world: World, scenario: Scenario) -> None:
     """What the client does if nothing dies: all of it, or with a restart in between as far as the ask."""
     run = await send(rt, world, *FIRST)
-    if scenario.cancels:
-        await cancel_in_flight(world, run)
+    if scenario.goes_on:
+        await goes_on(rt, world, scenario, run)
+    if scenario.meanwhile:
+        await outcome(world, await rt.find_run(MEANWHILE[0]))
     await outcome(world, run)
 
 
@@ -269,8 +299,8 @@ async def take_up(rt: Runtime, world: World, scenario: Scenario) -> Run:
     Then it goes on with the next operation in the same session.
     """
     run = await send(rt, world, *FIRST)
-    if scenario.cancels:
-        await cancel_in_flight(world, run)
+    if scenario.goes_on:
+        await goes_on(rt, world, scenario, run)
     while await outcome(world, run) == "waiting":
         for ask in await run.asks():
             await settle(rt, world, ask)
@@ -280,5 +310,7 @@ async def take_up(rt: Runtime, world: World, scenario: Scenario) -> Run:
     again = await send(rt, world, *FIRST)
     assert again.id == run.id
     await outcome(world, again)
+    if scenario.meanwhile:
+        await outcome(world, await send(rt, world, *MEANWHILE))
     await outcome(world, await send(rt, world, *NEXT))
     return run

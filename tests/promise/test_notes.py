@@ -234,3 +234,30 @@ async def test_a_run_of_the_session_that_was_resumed_itself_is_not_told_of_its_o
             await (await the_ask(run, "unknown_effect")).happened(by="lee")
         assert await rest(run) == "completed"
     assert [note for request in house.asked(run_id) for note in notes(request)] == []
+
+
+async def test_a_retry_that_was_queued_while_a_turn_told_of_it_is_told_of_again_when_it_fails_again(
+    house: House,
+) -> None:
+    """The turn's commit marks what it told; the run that it told of is unfinished again by then."""
+    agent, in_look = house.agent(said=SAID), barrier()
+    house.answers(SAID, [LETTER], lambda r: error("quota") if len(house.asked(r.run)) == 2 else error("rejected"))
+    house.answers("look", [LOOK], "seen")
+    async with house.life(agent, plan=FaultPlan().at("look.before", fault=in_look)) as life:
+        failing = await life.rt.start(agent, SAID, session="s", operation_id="op")
+        assert await rest(failing) == "failed"
+        other = await life.rt.start(agent, "look", session="s", operation_id="other")
+        await in_look.reached.wait()
+        (note,) = await told(house, other)
+        assert SAID in note
+        assert "letter" in note
+        again = await life.rt.start(agent, SAID, session="s", operation_id="op")
+        assert (again.id, again.status) == (failing.id, "queued")
+        in_look.go_on.set()
+        assert await rest(other) == "completed"
+        assert await rest(again) == "failed"
+        assert len(house.asked(again)) == 3
+        (note,) = await turn(life, house, "next")
+        assert SAID in note
+        assert "letter" not in note  # that was told, and a turn has committed it
+        assert await turn(life, house, "later") == []

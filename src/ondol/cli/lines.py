@@ -28,7 +28,8 @@ def happened(event: Event) -> str:
         case "run.failed":
             said = f"{d['code']}: {d['message']}" + (" (can go on)" if d.get("retryable") else "")
         case "run.cancelling" | "run.cancelled":
-            said = _by(d) + (f": {d['reason']}" if d.get("reason") else "")
+            how = "interrupted " if d.get("interrupted_by") else ""
+            said = how + _by(d) + (f": {d['reason']}" if d.get("reason") else "")
         case "run.parked":
             said = f"{d['why']}, ask {d['ask']}"
         case "session.committed":

@@ -8,7 +8,7 @@ Who may write: the holder of a run names its ``Claim`` and touches nothing unles
 claim. Everybody else inserts a signal while a run is held, and acts at once where nobody holds it, raising the fence.
 """
 
-from ondol.transactions.accepting import REPLY_KEPT, Accepted, NewRun, accept
+from ondol.transactions.accepting import REPLY_KEPT, Accepted, IfBusy, NewRun, accept
 from ondol.transactions.deciding import Decided, decide
 from ondol.transactions.driving import (
     AskedAgain,
@@ -55,6 +55,7 @@ __all__ = [
     "Decided",
     "Decision",
     "Ended",
+    "IfBusy",
     "NewRun",
     "Outcome",
     "PlannedCall",

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from ondol import events
 from ondol.errors import OperationExpired, OperationMismatch, RevisionConflict, SessionBusy
 from ondol.records import RunRow, SessionRow
-from ondol.transactions.pieces import append_entries, message_row, queue_again
+from ondol.transactions.ending import Cancelled, stop
+from ondol.transactions.pieces import append_entries, message_row, queue_again, run_row
 from ondol.transactions.statements import Statement, Tx
 
+IfBusy: TypeAlias = Literal["queue", "reject", "interrupt"]
 REPLY_KEPT = 30 * 24 * 3600 * 1_000_000  # microseconds that the reply of a completed operation is kept
 
 
@@ -33,15 +35,20 @@ class NewRun(NamedTuple):
     input: str
     blobs: Sequence[tuple[str, int]] = ()  # digest, size in bytes
     expected_revision: int | None = None
-    reject_if_busy: bool = False
+    if_busy: IfBusy = "queue"
+    by: str = ""  # who interrupts
 
 
 class Accepted(NamedTuple):
-    """``created`` is False when the operation was known; ``wake`` when a worker should look at the run."""
+    """``created`` is False when the operation was known; ``wake`` when a worker should look at the run.
+
+    ``interrupted`` is the run whose place was taken: it has ended, or its holder has a signal to read.
+    """
 
     run: RunRow
     created: bool
     wake: bool
+    interrupted: RunRow | None = None
 
 
 def accept(new: NewRun, at: int) -> Tx[Accepted]:
@@ -64,10 +71,15 @@ def accept(new: NewRun, at: int) -> Tx[Accepted]:
             raise RevisionConflict(new.session, new.expected_revision, actual, why)
         if actual != new.expected_revision:
             raise RevisionConflict(new.session, new.expected_revision, actual)
-    if new.reject_if_busy and unfinished:
+    if new.if_busy == "reject" and unfinished:
         raise SessionBusy(new.session, *unfinished[0])
 
     place = session.next_place if session else 0
+    interrupted = None
+    if new.if_busy == "interrupt" and unfinished:
+        interrupted = yield from _interrupt(new, unfinished[0][0], at)
+        place = interrupted.run.place + 1
+        yield [("run.make_room", of_session | {"place": place})]
     if session is None:
         yield [("tenant.insert", {"tenant": new.tenant})]
         place_session: Statement = ("session.insert", of_session | {"next_place": 1, "zone": new.zone, "at": at})
@@ -96,7 +108,18 @@ def accept(new: NewRun, at: int) -> Tx[Accepted]:
         *(("blob.use", {"tenant": new.tenant, "digest": d, "run": new.run}) for d, _ in new.blobs),
         ("run.get", {"tenant": new.tenant, "run": new.run}),
     ]
-    return Accepted(RunRow(*inserted[0]), created=True, wake=not unfinished)
+    accepted_run = RunRow(*inserted[0])
+    if interrupted is not None:
+        return Accepted(accepted_run, created=True, wake=not interrupted.pending, interrupted=interrupted.run)
+    return Accepted(accepted_run, created=True, wake=not unfinished)
+
+
+def _interrupt(new: NewRun, first: str, at: int) -> Tx[Cancelled]:
+    """The session's first unfinished run makes room, in whatever state: no effect of it starts after this."""
+    (rows,) = yield [("run.get", {"tenant": new.tenant, "run": first})]
+    why = f"run {new.run} took its place"
+    last = events.RunCancelled(by=new.by, door=new.door, reason=why, interrupted_by=new.run)
+    return (yield from stop(run_row(rows, first), last, at))
 
 
 def _known(run: RunRow, new: NewRun, at: int) -> Tx[Accepted]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import asdict
+from typing import NamedTuple
 
 from ondol import effects, events, ids, journal, lifecycle, values
-from ondol.errors import ClaimLost
+from ondol.errors import ClaimLost, StoreError
 from ondol.records import EffectRow, RunRow
 from ondol.transactions.pieces import (
     Claim,
@@ -21,8 +22,10 @@ from ondol.transactions.pieces import (
     stored_error,
     touch,
 )
-from ondol.transactions.signals import read_signals
+from ondol.transactions.signals import STOPS, read_signals
 from ondol.transactions.statements import Statement, Tx
+
+INTERRUPTED = 2  # a run's ``cancel`` while only an interrupt asked for it; 1 when a cancel did
 
 
 class Ended(NamedTuple):
@@ -42,9 +45,7 @@ def end(claim: Claim, at: int, last: events.RunFailed | events.RunCancelled) -> 
     if run.state != "running" or run.fence != claim.fence:
         raise ClaimLost(f"run {claim.run} is not held with fence {claim.fence} any more")
     if run.cancel and isinstance(last, events.RunFailed):
-        (signals,) = yield [("signal.unread", {"tenant": claim.tenant, "run": claim.run})]
-        who: dict[str, Any] = next((values.loads(body) for kind, body, _ in signals if kind == "cancel"), {})
-        last = events.RunCancelled(**who)
+        last = yield from _asked_to_stop(run)
     return (yield from finish(run, at, last, held=claim))
 
 
@@ -92,7 +93,7 @@ def finish(
     failed = isinstance(last, events.RunFailed)
     error = (
         stored_error(last.code, last.message) if isinstance(last, events.RunFailed)
-        else stored_error("cancelled", last.reason, by=last.by)
+        else stored_error("interrupted" if last.interrupted_by else "cancelled", last.reason, by=last.by)
     )  # fmt: skip
     of_session = {"tenant": run.tenant, "session": run.session}
     raised: list[Statement] = [("session.raise", of_session | {"head": None, "at": at})] if run.wrote else []
@@ -131,17 +132,35 @@ def cancel(tenant: str, run_id: str, by: str, door: str, reason: str, at: int) -
     run = run_row(rows, run_id)
     if run.state in lifecycle.ENDED:
         return Cancelled(run, pending=False)
-    who = {"by": by, "door": door, "reason": reason}
+    return (yield from stop(run, events.RunCancelled(by=by, door=door, reason=reason), at))
+
+
+def stop(run: RunRow, last: events.RunCancelled, at: int) -> Tx[Cancelled]:
+    """Ask an unfinished or parked run to stop. A cancel goes further than an interrupt that came before it."""
+    kind = "interrupt" if last.interrupted_by else "cancel"
+    act = act_row(run.tenant, at, last.by, last.door, f"run.{kind}", run.id, last.reason)
     if run.state == "running":
-        if not run.cancel:
-            yield [
-                *signal_rows(run, "cancel", values.dumps(who), at),
-                act_row(tenant, at, by, door, "run.cancel", run_id, reason),
-            ]
+        if not run.cancel or (run.cancel == INTERRUPTED and kind == "cancel"):
+            yield [*signal_rows(run, kind, values.dumps(asdict(last)), at), act]
         return Cancelled(run, pending=True)
-    yield [act_row(tenant, at, by, door, "run.cancel", run_id, reason)]
-    ended = yield from finish(run, at, events.RunCancelled(**who))
+    yield [act]
+    ended = yield from finish(run, at, last)
     return Cancelled(ended.run, pending=False, next_run=ended.next_run)
+
+
+def _asked_to_stop(run: RunRow) -> Tx[events.RunCancelled]:
+    """Who asked: the last signal, or the run's journal where the signals were read before its holder died."""
+    key = {"tenant": run.tenant, "run": run.id}
+    (signals,) = yield [("signal.unread", key)]
+    said = [values.loads(body) for kind, body, _ in signals if kind in STOPS]
+    if said:
+        return events.RunCancelled(**said[-1])
+    (rows,) = yield [("entry.list", key | {"after": 0})]
+    try:
+        cancelling = journal.fold(journal.loads(run.id, *row) for row in rows).cancel
+    except StoreError:  # it cannot be read here, and it ends all the same
+        cancelling = None
+    return events.RunCancelled(**asdict(cancelling)) if cancelling else events.RunCancelled()
 
 
 def release(tenant: str, run_id: str, fence: int, at: int, cut: bool = False) -> Tx[RunRow]:
@@ -160,9 +179,8 @@ def recover(tenant: str, run_id: str, fence: int, at: int, why: str = "") -> Tx[
     if run.state != "running" or run.fence != fence:
         return run
     if run.cancel:  # it was accepted, and the holder is gone: nobody else will carry it out
-        (signals,) = yield [("signal.unread", {"tenant": tenant, "run": run_id})]
-        who: dict[str, Any] = next((values.loads(body) for kind, body, _ in signals if kind == "cancel"), {})
-        return (yield from finish(run, at, events.RunCancelled(**who))).run
+        asked = yield from _asked_to_stop(run)
+        return (yield from finish(run, at, asked)).run
     deaths = run.deaths + 1
     if deaths >= lifecycle.MAX_DEATHS:
         return (yield from _park(run, f"{deaths} processes died at the same step of this run{why and ': '}{why}", at))

@@ -47,6 +47,7 @@ class Decision:
         return (self.kind, mine, self.result) == (other.kind, theirs, other.result)
 
 
+STOPS = ("cancel", "interrupt")  # signals that ask a run to stop
 CLOCK = "clock"  # the door through which an ask expires
 DECISIONS: Mapping[str, tuple[str, ...]] = {
     "approval": ("approve", "deny", "expire"),
@@ -125,8 +126,8 @@ def read_signals(tenant: str, run: str, ended: bool, at: int) -> Tx[_Read]:
     (signals,) = yield [("signal.unread", {"tenant": tenant, "run": run})]
     read = _Read([], [], set())
     for kind, body, _ in signals:
-        if kind == "cancel":
-            if not ended and not any(isinstance(e, events.RunCancelling) for e in read.entries):
+        if kind in STOPS:
+            if not ended:
                 read.entries.append(events.RunCancelling(**values.loads(body)))
             continue
         (rows,) = yield [("ask.get", {"tenant": tenant, "id": body})]

@@ -43,6 +43,9 @@ SELECT {run} FROM runs WHERE tenant = :tenant AND family = :family AND replay_of
 -- name: run.parked_in_session
 SELECT id FROM runs WHERE tenant = :tenant AND session = :session
   AND state NOT IN ('queued', 'running', 'completed') AND state = 'parked' LIMIT 1
+-- name: run.make_room
+UPDATE runs SET place = place + 1 WHERE tenant = :tenant AND session = :session
+  AND state IN ('queued', 'running', 'waiting') AND place >= :place
 
 -- name: run.insert
 INSERT INTO runs (tenant, id, session, user_id, operation_id, fingerprint, agent, definition, trigger, door, zone,
@@ -123,7 +126,7 @@ RETURNING next_seq - :n, fence
 -- name: run.told
 UPDATE runs SET told = CASE WHEN EXISTS (SELECT 1 FROM effects e WHERE e.tenant = runs.tenant AND e.run = runs.id
     AND e.attempt > 0 AND e.effect <> 'read' AND (e.told IS NULL OR e.told <> e.state)) THEN 2 ELSE 1 END
-WHERE tenant = :tenant AND id = :run
+WHERE tenant = :tenant AND id = :run AND state IN ('failed', 'cancelled', 'expired', 'parked')
 
 -- name: run.news
 UPDATE runs SET told = 2 WHERE tenant = :tenant AND id = :run AND told = 1
@@ -144,7 +147,7 @@ SELECT {run} FROM runs WHERE tenant = :tenant AND session = :session AND told <>
 INSERT INTO signals (tenant, run, kind, body, at) VALUES (:tenant, :run, :kind, :body, :at)
 
 -- name: signal.arrived
-UPDATE runs SET unread = unread + 1, cancel = CASE WHEN :kind = 'cancel' THEN 1 ELSE cancel END
+UPDATE runs SET unread = unread + 1, cancel = CASE :kind WHEN 'cancel' THEN 1 WHEN 'interrupt' THEN 2 ELSE cancel END
 WHERE tenant = :tenant AND id = :run
 
 -- name: signal.unread
