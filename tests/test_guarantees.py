@@ -91,7 +91,9 @@ def test_every_cell_of_a_table_has_a_proof() -> None:
                 assert cell == "–" or references(cell), f"{title}, {cells[0]}: {cell}"
 
 
-@pytest.mark.parametrize("title", ["Siblings", "Settling an unknown", "Asks", "Seven sentences", "As assertions"])
+@pytest.mark.parametrize(
+    "title", ["Siblings", "Settling an unknown", "Asks", "Seven sentences", "Double-texting", "As assertions"]
+)
 def test_every_item_of_a_list_has_a_proof(title: str) -> None:
     items = re.findall(r"^- .*(?:\n  .+)*", SECTIONS[title], re.M)
     assert items

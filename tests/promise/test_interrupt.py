@@ -1,4 +1,4 @@
-"""A message that interrupts: nothing of the old run starts any more, what is in flight finishes, the new run is next."""
+"""A message that interrupts: nothing of the old run starts any more, what is in flight finishes, the new is next."""
 
 from __future__ import annotations
 

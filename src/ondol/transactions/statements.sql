@@ -43,6 +43,7 @@ SELECT {run} FROM runs WHERE tenant = :tenant AND family = :family AND replay_of
 -- name: run.parked_in_session
 SELECT id FROM runs WHERE tenant = :tenant AND session = :session
   AND state NOT IN ('queued', 'running', 'completed') AND state = 'parked' LIMIT 1
+
 -- name: run.make_room
 UPDATE runs SET place = place + 1 WHERE tenant = :tenant AND session = :session
   AND state IN ('queued', 'running', 'waiting') AND place >= :place
