@@ -107,6 +107,11 @@ class Hold:
 #: A call keeps the class under which it was planned, unless the operator has since corrected it to a stricter one.
 _STRICTNESS: dict[EffectClass, int] = {"read": 0, "idempotent": 1, "once": 2}
 
+
+def _stricter(effect: Effect, rules: Rules) -> EffectClass:
+    return max(effect.effect, rules.effect, key=_STRICTNESS.__getitem__)
+
+
 Verdict: TypeAlias = Run | Check | OutcomeUnknown | Failed | Park | Hold
 #: Verdicts that only have to be written down.
 Known = OutcomeUnknown | Failed
@@ -138,7 +143,7 @@ def _lost(effect: Effect, rules: Rules | None, now: int) -> Verdict:
     """A write was started and its outcome is not written down: the process that ran it is gone."""
     if rules is None:
         return OutcomeUnknown(f"the process stopped while it ran, and there is no tool {effect.tool!r} any more")
-    if effect.effect == "idempotent" and _may_repeat(effect, rules, max(now, effect.deadline)):
+    if _stricter(effect, rules) == "idempotent" and _may_repeat(effect, rules, max(now, effect.deadline)):
         return Run(after=effect.deadline)
     if rules.has_check:
         return Check(after=effect.deadline)
@@ -149,7 +154,7 @@ def after_exception(effect: Effect, rules: Rules, *, not_done: bool, reason: str
     """What an exception or a time-out of the attempt that just ended in this process means."""
     if not_done or not effect.is_write:
         return Failed(reason)
-    if effect.effect == "idempotent":
+    if _stricter(effect, rules) == "idempotent":
         return Run() if _may_repeat(effect, rules, now) else OutcomeUnknown(reason)
     return Check() if rules.has_check else OutcomeUnknown(reason)
 
@@ -166,6 +171,6 @@ def after_check(effect: Effect, rules: Rules, *, happened: bool | None, reason: 
 def _may_repeat(effect: Effect, rules: Rules, at: int) -> bool:
     if effect.attempt - effect.granted >= MAX_ATTEMPTS:
         return False
-    if effect.effect == "idempotent" and rules.key_ttl is not None:
+    if _stricter(effect, rules) == "idempotent" and rules.key_ttl is not None:
         return at < effect.first_started + rules.key_ttl // timedelta(microseconds=1)
     return True

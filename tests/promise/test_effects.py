@@ -15,6 +15,7 @@ from ondol import (
     Ask,
     AskClosed,
     Context,
+    Happened,
     InvalidInput,
     NotDone,
     NotFound,
@@ -23,7 +24,7 @@ from ondol import (
     tool,
 )
 from ondol.testing import FaultPlan, barrier, call, error
-from promise.house import HELLO, House, kinds, letter, look, rest, states, the_ask
+from promise.house import HELLO, House, kinds, letter, look, refund, rest, states, the_ask
 
 LOOK, REFUND = call("look", order="1"), call("refund", order="1")
 LETTER, MAIL = call("letter", to="kim"), call("mail", to="kim")
@@ -210,6 +211,27 @@ async def test_an_idempotent_tool_is_repeated_only_inside_the_life_of_its_key(ho
         assert await states(run) == [("act", "unknown", 2)]  # the third would have begun at 30 s
         await (await the_ask(run, "unknown_effect")).happened(by="lee")
         assert await rest(run) == "completed"
+
+
+@pytest.mark.parametrize("looks", [False, True], ids=["without_check", "with_check"])
+async def test_a_lost_idempotent_call_whose_tool_is_declared_once_by_now_is_not_repeated_blindly(
+    house: House, looks: bool
+) -> None:
+    async def found(ctx: Context[House]) -> Happened:
+        return Happened("found")
+
+    agent = house.agent([REFUND], "done")
+    run_id = await house.dies(agent, at="refund.after")
+    stricter = tool(effect="once", name="refund", check=found if looks else None)(refund.function)
+    agent = house.agent([REFUND], "done", tools=[stricter])
+    async with house.life(agent) as life:
+        run = await life.rt.get_run(run_id)
+        if not looks:
+            assert await rest(run) == "waiting"
+            await (await the_ask(run, "unknown_effect")).happened(by="lee")
+        assert await rest(run) == "completed"
+        assert await states(run) == [("refund", "succeeded", 1)]
+    assert house.count("refund") == 1
 
 
 async def test_a_once_tool_that_raises_is_unknown_and_never_repeated(house: House) -> None:

@@ -64,6 +64,16 @@ def test_the_key_must_still_be_valid_when_the_repeat_begins_not_now():
     assert isinstance(verdict(lost, TTL), OutcomeUnknown)
 
 
+def test_an_idempotent_call_whose_tool_is_declared_once_by_now_is_not_repeated_blindly():
+    lost = effect("idempotent", "started", attempt=1, first_started=NOW, deadline=NOW + 5)
+    assert isinstance(verdict(lost, Rules(effect="once")), OutcomeUnknown)
+    assert verdict(lost, Rules(effect="once", has_check=True)) == Check(after=NOW + 5)
+    again = effects.after_exception(lost, Rules(effect="once"), not_done=False, reason="boom", now=NOW)
+    assert again == OutcomeUnknown("boom")  # also where the check allowed another attempt, and that raised
+    strict = effect("once", "started", attempt=1, first_started=NOW, deadline=NOW + 5)
+    assert isinstance(verdict(strict, Rules(effect="idempotent", key_ttl=timedelta(1))), OutcomeUnknown)
+
+
 def test_after_three_attempts_nobody_repeats_an_idempotent_call():
     lost = effect("idempotent", "started", attempt=3, first_started=NOW, deadline=NOW + 5)
     assert isinstance(verdict(lost, TTL), OutcomeUnknown)
