@@ -18,6 +18,7 @@ from ondol.attempts import AttemptEnd, Dropped, Raised, Returned, Stopped, Timed
 from ondol.cancellation import InFlight, sleep_or_cancel
 from ondol.clock import to_micros
 from ondol.errors import CancelRequested, ClaimLost, InvalidInput, SignalsUnread, StoreError
+from ondol.logs import about
 from ondol.secret import logger, redact
 from ondol.tools import Cancelled, CannotTell, Context, Happened, NotHappened, SessionState, Tool
 from ondol.toolsets import Toolset
@@ -156,7 +157,8 @@ class Calls:
         try:
             await self.drive.store.write(transactions.late_outcome, self.row.tenant, self.row.id, call, evidence)
         except StoreError as error:
-            log.warning("run %s: the late outcome of call %s is lost (%s): %s", self.row.id, call, error, evidence)
+            said = "run %s: the late outcome of call %s is lost (%s): %s"
+            log.warning(said, self.row.id, call, error, evidence, extra=about(self.row))
 
     async def _write_outcome(
         self, effect: effects.Effect, tool: Tool[..., Any], ctx: Context[Any], ending: AttemptEnd

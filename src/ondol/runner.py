@@ -33,6 +33,7 @@ from ondol.errors import (
     StoreTooNew,
 )
 from ondol.histories import HistoryCache
+from ondol.logs import about
 from ondol.messages import Attachment, Text, ToolCall
 from ondol.model import Answer, Delta, Model, ModelRequest
 from ondol.records import RunRow
@@ -253,7 +254,7 @@ class Drive:
             except (StoreCorrupt, StoreTooNew, StoreFault):
                 raise
             except StoreError as error:
-                log.warning("run %s: %s", self.row.id, error)
+                log.warning("run %s: %s", self.row.id, error, extra=about(self.row))
                 self.runner.streams.waits_for_store(self.row.id, error, self.clock.now(), self.state.seq)
                 if not first:
                     await clocks.sleep(self.clock, _STORE_RETRY)
@@ -456,7 +457,6 @@ class Drive:
         await self._write_failed(failed)
 
     async def _model_failed(self, error: ModelError) -> None:
-        log.info("run %s: model call failed (%s): %s", self.row.id, error.kind, error)
         attempt, now = self.state.attempt, self.now()
         delay = lifecycle.retry_delay(error.kind, attempt, error.retry_after, self.row.id)
         untold = usage.may_be_billed(error.kind, error.sent) and error.input_tokens is None

@@ -34,6 +34,7 @@ from ondol.handles import (
     this_person,
 )
 from ondol.ids import DEFAULT_TENANT, checked_id, checked_limit, checked_text
+from ondol.logs import journaled
 from ondol.messages import Attachment
 from ondol.model import Model
 from ondol.records import RunRow
@@ -92,6 +93,7 @@ class Runtime:
         missing_tool: MissingTool = "refuse",
     ) -> None:
         self._store = open_store(store or os.environ.get("ONDOL_DB") or DEFAULT_STORE)
+        self._journaled = journaled(self._store)
         if isinstance(agents, Agent):
             raise InvalidInput("agents must be a list of Agent: write agents=[...]")
         for given in agents:
@@ -133,8 +135,8 @@ class Runtime:
         if self._engine is not None:
             raise NotOpen("this runtime is open already")
         self._served = {name: self._serve(agent) for name, agent in self.agents.items()}
-        runner = Runner(self._store, self.clock, self._streams, self.deps, self._park_missing)
-        engine = EmbeddedEngine(self._store, self.clock, self._streams, runner, self._served)
+        runner = Runner(self._journaled, self.clock, self._streams, self.deps, self._park_missing)
+        engine = EmbeddedEngine(self._journaled, self.clock, self._streams, runner, self._served)
         try:
             await self._store.open(engine.changed)
             await engine.open()
@@ -585,7 +587,7 @@ class Runtime:
 
     async def _write(self, tx: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            return await self._store.write(tx, *args, **kwargs)
+            return await self._journaled.write(tx, *args, **kwargs)
         except asyncio.CancelledError:
             # The caller went away, but it may well be durable: the engine has to find out for itself.
             if self._engine is not None:

@@ -27,6 +27,7 @@ from ondol.errors import (
     StoreFull,
     StoreTooNew,
 )
+from ondol.logs import about
 from ondol.records import RunRow
 from ondol.runner import Drive, Runner, Served
 from ondol.secret import logger, redact
@@ -182,23 +183,27 @@ class EmbeddedEngine:
                 drive.drain()
             await drive.run()
         except ClaimLost as lost:
-            log.info("%s", lost)
+            log.info("%s", lost, extra=self._about(run))
         except asyncio.CancelledError:
             await self._give_back(tenant, run)
             raise
         except StoreError as error:
             await self._store_failed(tenant, run, error)
         except Exception as error:
-            log.exception("run %s stopped by an error of the runtime itself", run)
+            log.exception("run %s stopped by an error of the runtime itself", run, extra=self._about(run))
             if run not in self._drives:  # it could not even be claimed
                 self.refused[run] = OndolError(redact(f"run {run} cannot be driven: {type(error).__name__}: {error}"))
             await self._count_as_death(tenant, run, error)
         else:
             self._after(drive)
 
+    def _about(self, run: str) -> dict[str, str]:
+        drive = self._drives.get(run)
+        return {"run": run} if drive is None else about(drive.row)
+
     async def _store_failed(self, tenant: str, run: str, error: StoreError) -> None:
         """A run that cannot be read is left as it is and refused; a store that is full or busy is tried again."""
-        log.error("run %s: %s", run, error)
+        log.error("run %s: %s", run, error, extra=self._about(run))
         if isinstance(error, StoreFault):
             await self._count_as_death(tenant, run, error)
             return
@@ -217,7 +222,8 @@ class EmbeddedEngine:
                 why = redact(str(error) if isinstance(error, OndolError) else f"{type(error).__name__}: {error}")
                 await self.store.write(transactions.recover, tenant, run, drive.claim.fence, self._now(), why)
             except StoreError as refused:
-                log.error("run %s stays claimed until this process ends: %s", run, refused)
+                said = "run %s stays claimed until this process ends: %s"
+                log.error(said, run, refused, extra=about(drive.row))
             self._look.set()
 
     def _after(self, drive: Drive) -> None:
@@ -248,7 +254,7 @@ class EmbeddedEngine:
         try:
             await self.store.write(transactions.release, tenant, run, drive.claim.fence, self._now(), cut=True)
         except (ClaimLost, StoreError) as error:
-            log.warning("run %s was not given back: %s", run, error)
+            log.warning("run %s was not given back: %s", run, error, extra=about(drive.row))
 
     # --- housekeeping -------------------------------------------------------------------------------------------
 
@@ -286,8 +292,7 @@ class EmbeddedEngine:
     async def _recover(self) -> None:
         for tenant in await self.store.read(queries.tenants):
             for run, fence, _, _, _ in await self.store.read(queries.running, tenant):
-                row = await self.store.write(transactions.recover, tenant, run, fence, self._now())
-                log.info("run %s: its process is gone, it is %s now", run, row.state)
+                await self.store.write(transactions.recover, tenant, run, fence, self._now())
 
     async def look(self) -> None:
         """Claim what can be claimed, hand on signals, expire what is due."""

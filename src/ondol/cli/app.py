@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -14,8 +13,9 @@ import typer.core
 
 from ondol.cli import asks, audit, codes, context, db, demo, doctor, effects, explain, runs, sessions
 from ondol.cli import run as run_command
+from ondol.cli.log import show_log
 from ondol.cli.output import say_error, say_failed
-from ondol.cli.surface import DbOption, FormatOption, NoColorOption, given
+from ondol.cli.surface import DbOption, FormatOption, LogJsonOption, NoColorOption, given
 from ondol.errors import OndolError
 
 _HELP = """Run AI agents so that a crash neither forgets nor repeats.
@@ -46,9 +46,10 @@ def _take(
     db: DbOption = None,
     output: FormatOption = None,
     no_color: NoColorOption = False,
+    log_json: LogJsonOption = False,
     version: bool = typer.Option(False, "--version", help="Print the version."),
 ) -> None:
-    given(ctx, db, output, no_color)
+    given(ctx, db, output, no_color, log_json)
     if version:
         from ondol import __version__
 
@@ -73,11 +74,11 @@ explain.add_to(app)
 
 def run(arguments: Sequence[str] | None) -> int:
     """Run one command line; returns the exit code. Every error is one line on standard error."""
-    _log_in_one_line()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a character is no reason to fail
             stream.reconfigure(errors="backslashreplace")
     try:
+        show_log(os.environ.get("ONDOL_LOG"))
         code = app(args=None if arguments is None else list(arguments), prog_name="ondol", standalone_mode=False)
     except typer.TyperException as error:
         return _usage(error)
@@ -99,24 +100,3 @@ def _usage(error: typer.TyperException) -> int:
     where = f": see '{ctx.command_path} --help'" if ctx is not None else ""
     say_error("usage", error.format_message().rstrip(".") + where)
     return error.exit_code
-
-
-class _OneLine(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        line = f"{record.levelname.lower()} [{record.name}]: {' '.join(record.getMessage().split())}"
-        if record.exc_info and record.exc_info[1] is not None:
-            line += f" ({type(record.exc_info[1]).__name__}: {record.exc_info[1]})"
-        elif record.exc_text:  # where secrets were taken out of it
-            line += f" ({record.exc_text.splitlines()[-1]})"
-        return line
-
-
-def _log_in_one_line() -> None:
-    """Warnings of the library are lines like any other; tracebacks are for ONDOL_DEBUG."""
-    handler = logging.StreamHandler()
-    if not os.environ.get("ONDOL_DEBUG"):
-        handler.setFormatter(_OneLine())
-    handler.setLevel(logging.WARNING)
-    for name in ("ondol", "asyncio"):
-        logging.getLogger(name).addHandler(handler)
-        logging.getLogger(name).propagate = False

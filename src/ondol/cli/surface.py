@@ -16,6 +16,7 @@ import typer
 import typer.core
 
 from ondol.cli import codes
+from ondol.cli.log import show_log
 from ondol.cli.output import Output, say_failed
 from ondol.errors import InvalidInput, OndolError
 
@@ -32,6 +33,7 @@ DEFAULT_DB = "sqlite:///ondol.db"
 
 DbOption = Annotated[str | None, typer.Option("--db", metavar="URL", help="The store. [env: ONDOL_DB]")]
 FormatOption = Annotated[Format | None, typer.Option("-o", "--output", help="What to print.")]
+LogJsonOption = Annotated[bool, typer.Option("--log-json", help="Log what happens, as JSON. [env: ONDOL_LOG]")]
 NoColorOption = Annotated[bool, typer.Option("--no-color", help="Print without colour.")]
 By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who does this. [default: you]")]
 Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="'-' reads ids from standard input.")]
@@ -46,9 +48,10 @@ class Options:
     db: str | None = None
     format: Format | None = None
     no_color: bool = False
+    log_json: bool = False
 
-    def with_given(self, db: str | None, format: Format | None, no_color: bool) -> Options:
-        return Options(db or self.db, format or self.format, no_color or self.no_color)
+    def with_given(self, db: str | None, format: Format | None, no_color: bool, log_json: bool) -> Options:
+        return Options(db or self.db, format or self.format, no_color or self.no_color, log_json or self.log_json)
 
 
 class Cli:
@@ -156,17 +159,23 @@ def noun(help: str) -> typer.Typer:
 
     @app.callback()
     def take(
-        ctx: typer.Context, db: DbOption = None, output: FormatOption = None, no_color: NoColorOption = False
+        ctx: typer.Context,
+        db: DbOption = None,
+        output: FormatOption = None,
+        no_color: NoColorOption = False,
+        log_json: LogJsonOption = False,
     ) -> None:
-        given(ctx, db, output, no_color)
+        given(ctx, db, output, no_color, log_json)
 
     return app
 
 
-def given(ctx: typer.Context, db: str | None, output: Format | None, no_color: bool) -> Options:
+def given(ctx: typer.Context, db: str | None, output: Format | None, no_color: bool, log_json: bool) -> Options:
     """Take up what was given at this place of the line. Options may stand before the noun, after it, and at the end."""
     before = ctx.obj if isinstance(ctx.obj, Options) else Options()
-    ctx.obj = options = before.with_given(db, output, no_color)
+    ctx.obj = options = before.with_given(db, output, no_color, log_json)
+    if options.log_json:
+        show_log("json")
     return options
 
 
@@ -176,8 +185,15 @@ def verb(app: typer.Typer, name: str) -> Callable[[Verb[P]], Verb[P]]:
     def register(function: Verb[P]) -> Verb[P]:
         import os
 
-        def run(ctx: typer.Context, db: DbOption, output: FormatOption, no_color: NoColorOption, **own: Any) -> None:
-            cli = Cli(given(ctx, db, output, no_color), os.environ.get("ONDOL_DB"))
+        def run(
+            ctx: typer.Context,
+            db: DbOption,
+            output: FormatOption,
+            no_color: NoColorOption,
+            log_json: LogJsonOption,
+            **own: Any,
+        ) -> None:
+            cli = Cli(given(ctx, db, output, no_color, log_json), os.environ.get("ONDOL_DB"))
 
             async def answer() -> int:
                 code = await function(cli, **own)  # type: ignore[call-arg]
@@ -187,7 +203,8 @@ def verb(app: typer.Typer, name: str) -> Callable[[Verb[P]], Verb[P]]:
 
         own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
         shared = list(inspect.signature(run, eval_str=True).parameters.values())[:-1]
-        shared = [shared[0], *(p.replace(default=False if p.name == "no_color" else None) for p in shared[1:])]
+        flags = ("no_color", "log_json")
+        shared = [shared[0], *(p.replace(default=False if p.name in flags else None) for p in shared[1:])]
         all = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (shared[0], *own, *shared[1:])]
         run.__signature__ = inspect.Signature(all)  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in all}
