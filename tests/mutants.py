@@ -264,6 +264,27 @@ MUTANTS = (
         "patch=patch)",
         ("tests/cases/test_c30_values.py",),
     ),
+    Mutant(
+        "changed code: an approval does not carry over to a tool that is another one now",
+        "calls.py",
+        "        if await self.drive.planned_with(shown.definition, tool):\n",
+        "        if True:\n",
+        ("tests/promise/test_changed_code.py", "tests/cases/test_c31_new_code.py"),
+    ),
+    Mutant(
+        "changed code: where the operator says so, a missing tool parks the run",
+        "effects.py",
+        "return Park(reason) if park_missing else Failed(reason)",
+        "return Failed(reason)",
+        ("tests/promise/test_changed_code.py",),
+    ),
+    Mutant(
+        "secret: what a tool gives back holds none",
+        "secret.py",
+        "            return _pattern.sub(_SHOWN, encoded)",
+        "            return encoded",
+        ("tests/promise/test_secrets.py",),
+    ),
 )
 
 
