@@ -30,6 +30,7 @@ R = TypeVar("R")
 
 _NAME = re.compile("[A-Za-z0-9_-]{1,64}")
 DEFAULT_TIMEOUT = timedelta(seconds=60)
+LONGEST = timedelta(days=365)  # of what can be waited for
 DEFAULT_KEY_TTL = timedelta(hours=24)  # what most payment and mail services keep an idempotency key for
 
 
@@ -192,6 +193,13 @@ class Tool(Generic[P, R]):
             )
         if self.timeout <= timedelta(0) or self.key_ttl <= timedelta(0):
             raise InvalidInput(f"tool {self.name!r}: timeout and key_ttl must be longer than nothing")
+        if self.timeout > LONGEST:
+            raise InvalidInput(
+                f"tool {self.name!r}: a timeout of {self.timeout} is never over, and after a crash the next attempt "
+                f"would wait for it: say how long one attempt can take, at most {LONGEST.days} days"
+            )
+        if self.approve_expires is not None and self.approve_expires > LONGEST:
+            raise InvalidInput(f"tool {self.name!r}: leave approve_expires out, then an approval does not expire")
         if self.check is not None and self.effect != "once":
             raise InvalidInput(f"tool {self.name!r}: check= is for once tools; a {self.effect} tool is simply repeated")
         for parameter in inspect.signature(self.function).parameters.values():
@@ -227,17 +235,10 @@ class Tool(Generic[P, R]):
         Raises:
             InvalidInput: they do not fit; the message says which and why, for the model to read.
         """
-        from pydantic import ValidationError
-
         try:
             parsed = self._arguments.model_validate_json(json.dumps(arguments), strict=True)
-        except ValidationError as error:
-            problems = "; ".join(
-                f"{'.'.join(str(place) for place in e['loc']) or 'arguments'}: {e['msg']}" for e in error.errors()
-            )
-            raise InvalidInput(redact(f"the arguments of {self.name} do not fit: {problems}")) from error
-        except ValueError as error:
-            raise InvalidInput(redact(f"the arguments of {self.name} do not fit: {error}")) from error
+        except BaseException as error:  # a validator is the user's code, and may raise anything
+            raise InvalidInput(redact(f"the arguments of {self.name} do not fit: {_problems(error)}")) from error
         return {name: getattr(parsed, name) for name in type(parsed).model_fields}
 
     @functools.cached_property
@@ -347,6 +348,16 @@ def as_tool(given: Tool[..., Any] | Callable[..., Any]) -> Tool[..., Any]:
     if not callable(given):
         raise InvalidInput(f"{given!r} is not a tool: give a function or what @tool made")
     return Tool(given)
+
+
+def _problems(error: BaseException) -> str:
+    """What does not fit, for the model to read."""
+    from pydantic import ValidationError
+
+    if not isinstance(error, ValidationError):
+        return values.error_text(error)
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    return "; ".join(f"{'.'.join(str(place) for place in e['loc']) or 'arguments'}: {e['msg']}" for e in found)
 
 
 def as_sent(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from kit import results
+from pydantic import AfterValidator
 
 from ondol import (
     Agent,
@@ -175,6 +176,52 @@ async def test_a_read_that_raises_has_failed_and_the_model_is_told(house: House)
         assert await states(run) == [("act", "failed", 0)]
     (told,) = results(house.asked(run)[-1].messages)
     assert "no answer" in str(told.response)
+
+
+class Exit(BaseException):
+    pass
+
+
+RAISED = {"key": KeyError("key"), "exit": Exit(), "cancelled": asyncio.CancelledError(), "text": ValueError("\ud800")}
+
+
+def _picky(to: str) -> str:
+    if to in RAISED:
+        raise RAISED[to]
+    return to
+
+
+@tool(effect="once", approve=lambda to: to == "park")
+async def picky(ctx: Context[House], to: Annotated[str, AfterValidator(_picky)]) -> str:
+    return await ctx.deps.act(ctx, "picky", to=to)
+
+
+@pytest.mark.parametrize("to", RAISED)
+async def test_a_validator_that_raises_whatever_it_likes_is_an_error_result_and_the_run_goes_on(
+    house: House, to: str
+) -> None:
+    agent = house.agent([call("picky", to=to), LOOK], "I see", tools=[picky, look])
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert await rest(run) == "completed"
+        assert await states(run) == [("picky", "failed", 0), ("look", "succeeded", 0)]
+    told, _ = results(house.asked(run)[-1].messages)
+    assert told.error
+    assert "do not fit" in str(told.response)
+    assert house.count("picky") == 0
+
+
+@pytest.mark.parametrize("to", RAISED)
+async def test_a_validator_that_raises_refuses_an_edit_and_the_ask_stays_open(house: House, to: str) -> None:
+    agent = house.agent([call("picky", to="park")], "done", tools=[picky])
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert await rest(run) == "waiting"
+        with pytest.raises(InvalidInput, match="do not fit"):
+            await (await the_ask(run)).approve(by="lee", arguments={"to": to})
+        await (await the_ask(run)).approve(by="lee")
+        assert await rest(run) == "completed"
+    assert house.count("picky") == 1
 
 
 async def test_an_idempotent_tool_that_raises_is_repeated_three_times_with_its_key_and_then_unknown(

@@ -64,6 +64,11 @@ def test_the_key_must_still_be_valid_when_the_repeat_begins_not_now():
     assert isinstance(verdict(lost, TTL), OutcomeUnknown)
 
 
+def test_a_key_may_live_for_ever():
+    lost = effect("idempotent", "started", attempt=1, first_started=NOW, deadline=NOW + 5)
+    assert verdict(lost, Rules(effect="idempotent", key_ttl=timedelta.max)) == Run(after=NOW + 5)
+
+
 def test_an_idempotent_call_whose_tool_is_declared_once_by_now_is_not_repeated_blindly():
     lost = effect("idempotent", "started", attempt=1, first_started=NOW, deadline=NOW + 5)
     assert isinstance(verdict(lost, Rules(effect="once")), OutcomeUnknown)

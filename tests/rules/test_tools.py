@@ -91,6 +91,8 @@ def test_not_done_is_always_among_the_exceptions_that_prove_that_nothing_happene
     [
         ({"effect": "twice"}, "read, idempotent or once"),
         ({"timeout": timedelta(0)}, "longer than nothing"),
+        ({"timeout": timedelta.max}, "how long one attempt can take"),
+        ({"approve": True, "approve_expires": timedelta.max}, "leave approve_expires out"),
         ({"effect": "read", "check": lambda: None}, "check= is for once tools"),
     ],
 )
