@@ -114,12 +114,8 @@ MUTANTS = (
     Mutant(
         "cancel: no answer is taken once a cancel was accepted",
         "transactions/driving.py",
-        "    seq = held_seq(held, claim, cancel=False)\n"
-        "    append, batch = append_entries(claim.tenant, claim.run, claim.fence, seq, at, entries)\n"
-        "    yield [append, *writes]\n    return batch\n\n\ndef started",
-        "    seq = held_seq(held, claim)\n"
-        "    append, batch = append_entries(claim.tenant, claim.run, claim.fence, seq, at, entries)\n"
-        "    yield [append, *writes]\n    return batch\n\n\ndef started",
+        '"run.hold_answered", **_spent(used))]\n    seq = held_seq(held, claim, cancel=False)',
+        '"run.hold_answered", **_spent(used))]\n    seq = held_seq(held, claim)',
         ("tests/promise/test_cancel.py",),
     ),
     Mutant(
