@@ -221,7 +221,8 @@ class RunFailed(RunEnded):
 
     @property
     def explained_by(self) -> str:
-        return str(self.error.get("code") or self.code)
+        code = str(self.error.get("code"))
+        return code if code in CODES else self.code
 
 
 class RunCancelled(RunEnded):

@@ -12,6 +12,7 @@ from ondol.errors import InvalidInput, RunCancelled, RunExpired, RunFailed, RunW
 from ondol.events import Event
 from ondol.messages import Message
 from ondol.records import AskRow, EffectRow, RunRow, SessionRow
+from ondol.showing import called, card, exact, safe, short
 from ondol.transactions import Decision
 from ondol.usage import Usage
 
@@ -45,8 +46,15 @@ class RunResult:
     session: str
     operation_id: str
     revision: int
-    body: str
+    body: str = field(repr=False)
     replayed: bool = False
+
+    def _repr_html_(self) -> str:
+        replayed = "its stored answer, the operation was completed before" if self.replayed else None
+        return card(f"Answer of run {self.run_id}", [
+            ("text", self.text), ("session", f"{self.session} at revision {self.revision}"),
+            ("operation", self.operation_id), ("replayed", replayed),
+        ])  # fmt: skip
 
 
 class Run:
@@ -60,6 +68,17 @@ class Run:
 
     def __repr__(self) -> str:
         return f"<Run {self.id} {self.status} session={self.session!r} operation={self.operation_id!r}>"
+
+    def _repr_html_(self) -> str:
+        error = f"{self.error.get('code')}: {self.error.get('message')}" if self.error else None
+        return card(f"Run {self.id}", [
+            ("state", "cancelling" if self.cancelling else self.status), ("agent", self.agent),
+            ("session", self.session), ("operation", self.operation_id), ("user", self.user),
+            ("accepted", clock.shown(self.accepted_at, self.time_zone)),
+            ("ended", clock.shown(self.ended_at, self.time_zone) if self.ended_at else None),
+            ("tokens", "{} in, {} out".format(*("unknown" if n is None else n for n in self.tokens))),
+            ("error", error), ("can go on", "send the same operation again" if self.retryable else None),
+        ])  # fmt: skip
 
     @property
     def id(self) -> str:
@@ -241,6 +260,22 @@ class Ask:
     _rt: Runtime = field(repr=False, compare=False)
     _tenant: str = field(repr=False)
 
+    def __repr__(self) -> str:
+        return f"<Ask {self.id} {self.kind} {self.state}: {short(self._about)}>"
+
+    def _repr_html_(self) -> str:
+        decided = f"{self.decision} by {self.decided_by} through {self.door}" if self.decision else None
+        return card(f"Ask {self.id}", [
+            ("kind", self.kind), ("state", self.state), ("question", self.question),
+            ("call", self._about if self.tool else None), ("run", self.run), ("session", self.session),
+            ("opened", clock.shown(self.opened_at, None)),
+            ("expires", clock.shown(self.expires_at, None) if self.expires_at else None), ("decision", decided),
+        ])  # fmt: skip
+
+    @property
+    def _about(self) -> str:
+        return called(self.tool, self.arguments) if self.tool else safe(self.question)
+
     async def approve(self, *, by: str | None = None, arguments: Mapping[str, Any] | None = None) -> Ask:
         """Let the call run with exactly these arguments, or with ``arguments`` in their place, in full."""
         if arguments is not None and not isinstance(arguments, Mapping):
@@ -313,6 +348,18 @@ class Effect:
     ended_at: datetime | None
     deadline: datetime | None
 
+    def __repr__(self) -> str:
+        return f"<Effect {self.id} {self.effect} {self.state}: {short(called(self.tool, self.arguments))}>"
+
+    def _repr_html_(self) -> str:
+        return card(f"Effect {self.id}", [
+            ("call", called(self.tool, self.arguments)), ("class", self.effect), ("state", self.state),
+            ("attempt", self.attempt), ("why", self.reason), ("warning", self.warning), ("came late", self.evidence),
+            ("key", self.key), ("run", self.run), ("session", self.session),
+            ("started", clock.shown(self.started_at, None) if self.started_at else None),
+            ("ended", clock.shown(self.ended_at, None) if self.ended_at else None),
+        ])  # fmt: skip
+
 
 def effect_of(row: EffectRow) -> Effect:
     return Effect(
@@ -340,6 +387,12 @@ class Session:
 
     def __repr__(self) -> str:
         return f"<Session {self.id!r} revision={self.revision}>"
+
+    def _repr_html_(self) -> str:
+        return card(f"Session {self.id}", [
+            ("revision", self.revision), ("title", self.title), ("zone", self.time_zone),
+            ("state", exact(self.state) if self.state else None), ("changed", clock.shown(self.updated_at, None)),
+        ])  # fmt: skip
 
     @property
     def id(self) -> str:

@@ -11,12 +11,13 @@ import typer
 from ondol import values
 from ondol.cli.bodies import ask_body
 from ondol.cli.lines import deciding
-from ondol.cli.output import Column, called, when
+from ondol.cli.output import Column, when
 from ondol.cli.runs import say_who_drives
 from ondol.cli.surface import By, Cli, Ids, Limit, noun, verb
 from ondol.errors import InvalidInput
 from ondol.handles import Ask
 from ondol.runtime import Runtime
+from ondol.showing import called
 
 app = noun("What waits for a person.")
 

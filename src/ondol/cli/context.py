@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from ondol import values
-from ondol.cli.output import called, exact, safe
 from ondol.cli.surface import Cli, verb
 from ondol.messages import Attachment, Message, Reasoning, Text, ToolCall, ToolResponse, dumps
+from ondol.showing import called, exact, safe
 
 
 def add_to(app: typer.Typer) -> None:

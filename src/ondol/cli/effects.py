@@ -9,13 +9,14 @@ import typer
 from ondol.cli.asks import parse_json
 from ondol.cli.bodies import effect_body
 from ondol.cli.lines import deciding
-from ondol.cli.output import Column, called, when
+from ondol.cli.output import Column, when
 from ondol.cli.runs import say_who_drives
 from ondol.cli.surface import By, Cli, Ids, Limit, noun, verb
 from ondol.effects import EffectState
 from ondol.errors import InvalidInput, NotFound
 from ondol.handles import Ask, Effect
 from ondol.runtime import Runtime
+from ondol.showing import called
 
 app = noun("What tools did, and what may have happened.")
 

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from ondol import values
-from ondol.cli.output import called, safe, say
+from ondol.cli.output import say
 from ondol.cli.surface import Cli
 from ondol.errors import RunWaiting
 from ondol.events import Event
 from ondol.handles import Ask
-
-_RESULT_SHOWN = 120  # characters of a result or a text in a timeline
+from ondol.showing import called, safe, short
 
 
 def happened(event: Event) -> str:
@@ -42,7 +41,7 @@ def happened(event: Event) -> str:
         case "model.started":
             said = f"step {d['step']}, attempt {d.get('attempt', 1)}"
         case "model.completed":
-            said = f"step {d['step']}" + (f": {_short(d['text'])}" if d.get("text") else "")
+            said = f"step {d['step']}" + (f": {short(d['text'])}" if d.get("text") else "")
         case "effect.planned":
             call = called(d["tool"], values.decode(d["arguments"])) if "arguments" in d else d["tool"]
             said = f"{call} {d.get('class', d['effect'])}" + (f", ask {d['ask']}" if d.get("ask") else "")
@@ -50,7 +49,7 @@ def happened(event: Event) -> str:
             said = f"{d['tool']} attempt {d['attempt']}"
         case "effect.succeeded":
             how = {"tool": "", "check": " (check says so)", "person": " (a person says so)"}[d.get("by", "tool")]
-            said = f"{d['tool']}{how}" + (f": {_short(values.plain_text(d['result']))}" if "result" in d else "")
+            said = f"{d['tool']}{how}" + (f": {short(values.plain_text(d['result']))}" if "result" in d else "")
             said += f" (warning: {d['warning']})" if d.get("warning") else ""
         case "effect.failed":
             said = f"{d['tool']}: {d.get('reason', '')}"
@@ -82,7 +81,7 @@ def of_effect(event: Event) -> str | None:
             how = {"tool": "done", "check": "done: check found that it happened", "person": "done: a person says so"}
             return f"{safe(d['tool']):<16} {how[d.get('by', 'tool')]}"
         case "effect.failed":
-            return f"{safe(d['tool']):<16} failed: {safe(_short(d.get('reason', '')))}"
+            return f"{safe(d['tool']):<16} failed: {safe(short(d.get('reason', '')))}"
         case "effect.unknown":
             return f"{safe(d['tool']):<16} unknown: {safe(d.get('reason', ''))}"
         case _:
@@ -91,11 +90,6 @@ def of_effect(event: Event) -> str | None:
 
 def _by(data: dict[str, Any]) -> str:
     return f"by {data['by']}" if data.get("by") else ""
-
-
-def _short(said: str) -> str:
-    said = " ".join(said.split())
-    return said if len(said) <= _RESULT_SHOWN else said[:_RESULT_SHOWN] + " …"
 
 
 def say_asks(cli: Cli, waiting: RunWaiting, asks: Sequence[Ask]) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from ondol import clock, values
+from ondol import clock
 from ondol.errors import OndolError
+from ondol.showing import safe
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _UNBOUNDED = 100_000  # columns of a pipe: nothing there may be cut or wrapped
-_INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # Unicode's controls, formats (bidi too), line separators
 
 _STYLES = {
     "completed": "green", "succeeded": "green", "decided": "green", "ok": "green", "approved": "green",
@@ -134,18 +133,6 @@ def say_failed(error: OndolError) -> None:
     say_error(error.code, str(error), error.explained_by)
 
 
-def safe(words: str, keep: str = "") -> str:
-    """The text with everything spelled out that would move the cursor, change colours or reorder what is read."""
-    if words.isascii() and words.isprintable():
-        return words
-    return "".join(c if c in keep or unicodedata.category(c) not in _INVISIBLE else _spelled(c) for c in words)
-
-
-def _spelled(character: str) -> str:
-    number = ord(character)
-    return f"\\u{number:04x}" if number <= 0xFFFF else f"\\U{number:08x}"
-
-
 def text(value: object) -> str:
     match value:
         case None:
@@ -174,15 +161,3 @@ def stamp(at: datetime | None) -> str | None:
 
 def compact(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def exact(value: Any) -> str:
-    """A value as JSON in one line, nothing left out: what a person decides about."""
-    return safe(json.dumps(values.encode(value), ensure_ascii=False))
-
-
-def called(tool: str | None, arguments: Any) -> str:
-    """A call as people write it: ``refund(order_id="1182", amount="30")``. Nothing is left out."""
-    if not isinstance(arguments, dict):
-        return f"{tool}({exact(arguments)})"
-    return f"{safe(tool or '')}({', '.join(f'{safe(str(k))}={exact(v)}' for k, v in arguments.items())})"

@@ -11,7 +11,7 @@ from ondol.cli.bodies import ask_body, effect_body, event_body, run_body
 from ondol.cli.bystander import unserved
 from ondol.cli.follow import AtRest, Behind, NoDriver, follow, say_waiting, waiting_code
 from ondol.cli.lines import deciding, happened
-from ondol.cli.output import Column, called, compact, say, text, when
+from ondol.cli.output import Column, compact, say, text, when
 from ondol.cli.run import AgentName, Model, drive
 from ondol.cli.surface import By, Cli, Id, Ids, Limit, noun, verb
 from ondol.errors import InvalidInput, OndolError, RunWaiting
@@ -20,6 +20,7 @@ from ondol.handles import Ask, Effect, Run
 from ondol.journal import RunStatus
 from ondol.messages import Attachment
 from ondol.runtime import Runtime
+from ondol.showing import called
 
 app = noun("What was asked, and where it stands.")
 

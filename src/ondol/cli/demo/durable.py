@@ -12,12 +12,13 @@ from ondol.cli.bystander import Bystander
 from ondol.cli.demo import shop as shops
 from ondol.cli.demo.shop import Crash, Shop
 from ondol.cli.follow import waiting_code
-from ondol.cli.output import called, exact, say_failed
+from ondol.cli.output import say_failed
 from ondol.errors import NotFound, OndolError, RunWaiting
 from ondol.events import Event
 from ondol.handles import Ask, Effect, Run, this_person
 from ondol.providers.script import ScriptedModel, call
 from ondol.runtime import Runtime
+from ondol.showing import called, exact
 from ondol.tools import Context, Happened, NotHappened, Tool, tool
 
 OPERATION = "refund order 1182"

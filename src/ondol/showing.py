@@ -1,0 +1,57 @@
+"""How does something look to a person: a text that may hold anything, a call, a thing in a notebook?"""
+
+from __future__ import annotations
+
+import html
+import json
+import unicodedata
+from collections.abc import Iterable
+from typing import Any
+
+from ondol import values
+
+_INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # Unicode's controls, formats (bidi too), line separators
+
+
+def safe(words: str, keep: str = "") -> str:
+    """The text with everything spelled out that would move the cursor, change colours or reorder what is read."""
+    if words.isascii() and words.isprintable():
+        return words
+    return "".join(c if c in keep or unicodedata.category(c) not in _INVISIBLE else _spelled(c) for c in words)
+
+
+def _spelled(character: str) -> str:
+    number = ord(character)
+    return f"\\u{number:04x}" if number <= 0xFFFF else f"\\U{number:08x}"
+
+
+def exact(value: Any) -> str:
+    """A value as JSON in one line, nothing left out: what a person decides about."""
+    return safe(json.dumps(values.encode(value), ensure_ascii=False))
+
+
+def called(tool: str | None, arguments: Any) -> str:
+    """A call as people write it: ``refund(order_id="1182", amount="30")``. Nothing is left out."""
+    if not isinstance(arguments, dict):
+        return f"{tool}({exact(arguments)})"
+    return f"{safe(tool or '')}({', '.join(f'{safe(str(k))}={exact(v)}' for k, v in arguments.items())})"
+
+
+def short(words: str, most: int = 120) -> str:
+    """The text in one line of so many characters at the most."""
+    words = " ".join(words.split())
+    return words if len(words) <= most else words[:most] + " …"
+
+
+def card(title: str, fields: Iterable[tuple[str, object]]) -> str:
+    """HTML for a notebook: a title and ``name value`` rows, all of it escaped. A value of None is left out."""
+    rows = "".join(
+        f'<tr><th style="text-align:left">{_escaped(name)}</th><td style="text-align:left">{_escaped(value)}</td></tr>'
+        for name, value in fields
+        if value is not None
+    )
+    return f"<div><b>{_escaped(title)}</b><table>{rows}</table></div>"
+
+
+def _escaped(value: object) -> str:
+    return html.escape(safe(str(value), keep="\n\t")).replace("\n", "<br>")
