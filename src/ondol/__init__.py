@@ -5,6 +5,7 @@ from ondol.clock import Clock, SystemClock
 from ondol.errors import (
     AlreadyDecided,
     AskClosed,
+    CallFailed,
     InvalidInput,
     ModelError,
     NotDone,
@@ -42,12 +43,12 @@ from ondol.values import Opaque
 __version__ = "0.1.0"
 
 __all__ = [
-    "Act", "Agent", "AlreadyDecided", "Answer", "Ask", "AskClosed", "Attachment", "CannotTell", "Clock", "Context",
-    "Delta", "Effect", "Event", "Happened", "InvalidInput", "Limits", "Message", "Model", "ModelError", "ModelOutput",
-    "ModelRequest", "NotDone", "NotFound", "NotHappened", "NotOpen", "OndolError", "Opaque", "OperationExpired",
-    "OperationMismatch", "OutcomeUnknown", "Part", "Reasoning", "RevisionConflict", "Run", "RunCancelled", "RunEnded",
-    "RunExpired", "RunFailed", "RunResult", "RunWaiting", "Runtime", "Secret", "SeenContext", "Session", "SessionBusy",
-    "SessionMessage", "Store", "StoreBusy", "StoreCorrupt", "StoreError", "StoreFull", "StoreTooNew", "SystemClock",
-    "Text", "Tool", "ToolCall", "ToolResponse", "ToolSpec", "Toolset", "UnknownPart", "Usage", "tool",
-    "toolset",
+    "Act", "Agent", "AlreadyDecided", "Answer", "Ask", "AskClosed", "Attachment", "CallFailed", "CannotTell", "Clock",
+    "Context", "Delta", "Effect", "Event", "Happened", "InvalidInput", "Limits", "Message", "Model", "ModelError",
+    "ModelOutput", "ModelRequest", "NotDone", "NotFound", "NotHappened", "NotOpen", "OndolError", "Opaque",
+    "OperationExpired", "OperationMismatch", "OutcomeUnknown", "Part", "Reasoning", "RevisionConflict", "Run",
+    "RunCancelled", "RunEnded", "RunExpired", "RunFailed", "RunResult", "RunWaiting", "Runtime", "Secret",
+    "SeenContext", "Session", "SessionBusy", "SessionMessage", "Store", "StoreBusy", "StoreCorrupt", "StoreError",
+    "StoreFull", "StoreTooNew", "SystemClock", "Text", "Tool", "ToolCall", "ToolResponse", "ToolSpec", "Toolset",
+    "UnknownPart", "Usage", "tool", "toolset",
 ]  # fmt: skip

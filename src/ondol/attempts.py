@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from ondol import effects, values
 from ondol.cancellation import CancelToken, InFlight
 from ondol.clock import Clock
-from ondol.errors import NotDone
+from ondol.errors import CallFailed, NotDone
 from ondol.secret import redact
 from ondol.tools import Context, Tool
 
@@ -80,7 +80,7 @@ async def dispatch(
     if seconds <= 0:
         return Dropped()
     if tool.is_async:
-        call = InFlight.of_coroutine(_awaited(tool, ctx, arguments))
+        call = InFlight.of_coroutine(awaited(tool, ctx, arguments))
     else:
         call = InFlight.of_function(lambda: _called(tool, ctx, arguments), f"ondol-tool-{tool.name}")
     try:
@@ -103,7 +103,7 @@ async def dispatch(
             call.future.cancel()
 
 
-async def _awaited(tool: Tool[..., Any], ctx: Context[Any], arguments: Mapping[str, Any]) -> AttemptEnd:
+async def awaited(tool: Tool[..., Any], ctx: Context[Any], arguments: Mapping[str, Any]) -> AttemptEnd:
     """The call as a value. An exit-type exception must not leave the task: it would end the event loop."""
     try:
         return _end(tool, await tool.call(ctx, arguments))
@@ -130,8 +130,8 @@ def _end(tool: Tool[..., Any], result: Any) -> AttemptEnd:
 
 def _raised(tool: Tool[..., Any], error: BaseException) -> Raised:
     reason = redact(values.error_text(error))
-    if type(error) is NotDone:  # its words are meant for the model
-        reason = reason.removeprefix("NotDone: ")
+    if type(error) in (NotDone, CallFailed):  # its words are meant for the model
+        reason = reason.removeprefix(f"{type(error).__name__}: ")
     return Raised(reason, not_done=isinstance(error, tool.not_done))
 
 

@@ -10,17 +10,19 @@ import contextlib
 import functools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, assert_never
 
-from ondol import effects, events, ids, journal, messages, transactions, values
+from ondol import effects, events, ids, journal, messages, plans, steps, transactions, values
 from ondol.attempts import AttemptEnd, Dropped, Raised, Returned, Stopped, TimedOut, Unwound, dispatch, returned
 from ondol.cancellation import InFlight, sleep_or_cancel
 from ondol.clock import to_micros
 from ondol.errors import CancelRequested, ClaimLost, InvalidInput, SignalsUnread, StoreError
 from ondol.logs import about
+from ondol.messages import Message, ToolCall
 from ondol.secret import logger, redact
-from ondol.tools import Cancelled, CannotTell, Context, Happened, NotHappened, SessionState, Tool
+from ondol.tools import Cancelled, CannotTell, Context, Happened, NotHappened, SessionState, Steps, Tool
 from ondol.toolsets import Toolset
 from ondol.transactions import Outcome
 
@@ -42,12 +44,25 @@ class Calls:
         self.parsed: dict[int, Mapping[str, Any]] = {}  # arguments of calls that this process planned
         self._begun: dict[int, effects.Effect] = {}  # started by this process and not yet at an outcome
         self._patches: dict[int, Mapping[str, Any]] = {}  # decided here; maybe not yet folded
+        self.tools: dict[int, Tool[..., Any]] = {}  # of calls that tools of steps made: the agent need not have them
+        self.changed: dict[int, str] = {}  # tools of steps whose code does not fit what is recorded, and why
+        self._numbering = asyncio.Lock()  # whoever plans a step takes the next ordinal
 
     @property
     def served(self) -> Served:
         return self.drive.served
 
     async def advance(self, call: int, verdict: effects.Verdict) -> None:
+        """Work on one call of the model."""
+        try:
+            await self.work(call, verdict)
+        except (CancelRequested, SignalsUnread):
+            self.drive.signal()  # nothing was started: the loop reads the signals and asks again
+        finally:
+            self.drive.busy.discard(call)
+            self.drive.changed.set()
+
+    async def work(self, call: int, verdict: effects.Verdict) -> None:
         """Work on one call until it has an outcome, an ask, or something else comes first."""
         todo: effects.Verdict | None = verdict
         try:
@@ -69,19 +84,15 @@ class Calls:
                         todo = None
                     case _:
                         assert_never(todo)
-        except (CancelRequested, SignalsUnread):
-            self.drive.signal()  # nothing was started: the loop reads the signals and asks again
         finally:
             self._begun.pop(call, None)
-            self.drive.busy.discard(call)
-            self.drive.changed.set()
 
     async def _attempt(self, call: int, after: int) -> effects.Verdict | None:
         """Write down, act, write down the outcome."""
         if after and not await sleep_or_cancel(self.drive.clock, (after - self.drive.now()) / 1e6, self.drive.pause):
             return None
         effect = self._effect(call)
-        tool = self.served.tools[effect.tool]
+        tool = self._tool(effect)
         try:
             parsed = self._parse(effect, tool)
         except InvalidInput as error:  # the tool's schema changed, or a person's replacement does not fit
@@ -89,9 +100,13 @@ class Calls:
                 return effects.OutcomeUnknown(f"the process stopped while it ran, and now {error}")
             await self._failed(call, str(error))
             return None
-        if effect.attempt == 0 and (why := await self._why_ask_again(effect, tool, parsed)):
+        is_new = effect.attempt == 0 and effect.parent is None and not self.drive.state.steps(call)
+        if is_new and (why := await self._why_ask_again(effect, tool, parsed)):
             await self._ask_again(effect, tool, why)
             return None
+        if tool.effect == "steps":
+            entered = await steps.enter(self, effect, tool, parsed)
+            return None if entered is None else await self._write_outcome(effect, tool, *entered)
         now = self.drive.clock.now()
         deadline = now + tool.timeout
         if effect.is_write:
@@ -146,6 +161,9 @@ class Calls:
     def _effect(self, call: int) -> effects.Effect:
         return self._begun.get(call) or self.drive.state.effects[call]
 
+    def _tool(self, effect: effects.Effect) -> Tool[..., Any]:
+        return self.tools.get(effect.ordinal) or self.served.tools[effect.tool]
+
     def _late(self, call: int, ended: AttemptEnd) -> None:
         said = values.plain_text(ended.result) if isinstance(ended, Returned) else repr(ended)
         evidence = redact(values.valid(f"{self.drive.clock.now().isoformat()}: {said}"))[:_EVIDENCE_KEPT]
@@ -173,7 +191,8 @@ class Calls:
             case Unwound():
                 return effects.after_exception(effect, tool.rules, not_done=False, reason="it was cancelled", now=now)
             case TimedOut():
-                reason = f"it did not end within {tool.timeout.total_seconds():g} s"
+                whose = "its own code" if tool.effect == "steps" else "it"
+                reason = f"{whose} did not end within {tool.timeout.total_seconds():g} s"
                 return effects.after_exception(effect, tool.rules, not_done=False, reason=reason, now=now)
             case Dropped():
                 return effects.after_check(
@@ -191,7 +210,7 @@ class Calls:
         if after and not await sleep_or_cancel(self.drive.clock, (after - self.drive.now()) / 1e6, self.drive.pause):
             return None
         effect = self._effect(call)
-        tool = self.served.tools[effect.tool]
+        tool = self._tool(effect)
         ctx = self.context(tool, effect.ordinal, effect.attempt)
         try:
             parsed = self._parse(effect, tool)
@@ -233,8 +252,9 @@ class Calls:
     def _patch(self, effect: effects.Effect, ctx: Context[Any], lost: list[str]) -> tuple[dict[str, Any], str | None]:
         """The call's change of the session state. Siblings do not see each other, so they may not overwrite."""
         patch = redact(values.encode_object(ctx.state.patch, lost))
-        for sibling in self.drive.state.effects:
-            if sibling.step == effect.step and sibling.ordinal != effect.ordinal:
+        state = self.drive.state
+        for sibling in state.effects:
+            if sibling.step == effect.step and state.root(sibling).ordinal != state.root(effect).ordinal:
                 theirs = self._patches.get(sibling.ordinal) or self.drive.state.patches.get(sibling.ordinal, {})
                 if clash := sorted(k for k in patch if k in theirs and theirs[k] != patch[k]):
                     return {}, f"another call of the same step set {', '.join(clash)} differently"
@@ -242,6 +262,9 @@ class Calls:
         return patch, None
 
     async def _failed(self, call: int, reason: str) -> None:
+        effect = self._effect(call)
+        if effect.effect == "steps" and effect.parent is None:
+            reason += steps.done_by(self, effect)
         reason = values.excerpt(values.valid(reason), _REASON_KEPT)
         await self._finish(call, events.EffectFailed(call=call, reason=reason), reason, error=True)
 
@@ -310,7 +333,39 @@ class Calls:
         assert isinstance(arguments, dict)
         return arguments
 
-    def context(self, tool: Tool[..., Any] | Toolset, call: int, attempt: int = 0) -> Context[Any]:
+    async def plan(
+        self, parent: effects.Effect, place: int, tool: Tool[..., Any], arguments: dict[str, Any], digest: str
+    ) -> effects.Effect:
+        """T3 of one call that a tool of steps makes, with its permission decision and, where needed, its ask."""
+        drive = self.drive
+        async with self._numbering:
+            await drive.caught_up()
+            number = len(drive.state.effects)
+            message, reply = journal.private_messages(number)
+            call = ToolCall(f"call_{self.row.id}_{number}", tool.name, arguments)
+            planned, parsed = plans.plan(
+                call, number, reply, stop="", run=self.row.id, tools={tool.name: tool}, context=self.context,
+                now=drive.clock.now(),
+            )  # fmt: skip
+            entry = replace(planned.entry, parent=parent.ordinal, place=place, hash=digest)
+            planned, body = planned._replace(entry=entry), messages.dumps(Message("assistant", (call,)))
+            batch = await drive.write(
+                transactions.plan_step, drive.claim, self.row.user_id, drive.now(), (message, body), planned
+            )
+            drive.talk.keep(message, body)
+            if planned.refusal is not None:
+                drive.talk.keep(reply, planned.refusal)
+            if parsed is not None:
+                self.parsed[number] = parsed
+            drive.record(batch)
+            await drive.caught_up()
+            return drive.state.effects[number]
+
+    def context(
+        self, tool: Tool[..., Any] | Toolset, call: int, attempt: int = 0, *, steps: Steps | None = None,
+        before: effects.Effect | None = None,
+    ) -> Context[Any]:  # fmt: skip
+        """``before``: of the session state it sees only what this call certainly comes after."""
         loop = asyncio.get_running_loop()
 
         def progress(fraction: float | None, note: str) -> None:  # a tool in a thread may call it too
@@ -320,12 +375,12 @@ class Calls:
                 loop.call_soon_threadsafe(self.drive.publish, events.PROGRESS, said)
 
         key = ids.idempotency_key(self.row.tenant, self.row.id, call, tool.name)
-        state = SessionState({**self.drive.session_state, **values.decode_object(self.drive.state.patch())})
+        state = SessionState({**self.drive.session_state, **values.decode_object(self.drive.state.patch(before))})
         return Context(
             deps=self.drive.runner.deps, idempotency_key=key, operation_id=self.row.operation_id, run_id=self.row.id,
             session=self.row.session, user=self.row.user_id or None, tenant=self.row.tenant, attempt=attempt,
             time_zone=self.row.zone, state=state,
-            cancelled=Cancelled(), _now=self.drive.clock.now, _progress=progress,
+            cancelled=Cancelled(), _now=self.drive.clock.now, _progress=progress, _steps=steps,
         )  # fmt: skip
 
 

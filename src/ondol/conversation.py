@@ -35,9 +35,11 @@ class Conversation:
             self.keep(ordinal, body, stored[ordinal])
 
     def keep(self, ordinal: int, body: str, message: Message | None = None) -> None:
-        """A message was committed."""
-        self.bodies[ordinal] = body
+        """A message was committed. What tools of steps did (below zero) is part of no conversation."""
         self.messages[ordinal] = message = message or messages.loads(body)
+        if ordinal < 0:
+            return
+        self.bodies[ordinal] = body
         if message.role == "assistant":
             self.call_ids.update(c.id for c in message.calls)
         if (sent := context.sendable(body, message, self._provider)) is not None:

@@ -36,7 +36,8 @@ class Effect(NamedTuple):
     ``message`` and ``part`` locate the call in the answer, ``reply`` is the ordinal of its result's message.
     ``attempt`` counts starts; ``granted`` is the attempt at which a person last allowed another one.
     ``arguments`` is set only where a person replaced them. ``vetted`` is the digest of the agent's definition under
-    which its approval was asked for again, because the tool had changed.
+    which its approval was asked for again, because the tool had changed. A call that a tool of steps made has that
+    tool's call as its ``parent``, its ``place`` among all that the parent recorded, and the ``hash`` of its arguments.
     """
 
     ordinal: int
@@ -54,6 +55,9 @@ class Effect(NamedTuple):
     ask: str | None = None
     arguments: dict[str, object] | None = None
     vetted: str = ""
+    parent: int | None = None
+    place: int | None = None
+    hash: str = ""
 
     @property
     def has_outcome(self) -> bool:
@@ -61,7 +65,7 @@ class Effect(NamedTuple):
 
     @property
     def is_write(self) -> bool:
-        return self.effect != "read"
+        return self.effect not in ("read", "steps")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,7 @@ class Hold:
 
 
 #: A call keeps the class under which it was planned, unless the operator has since corrected it to a stricter one.
-_STRICTNESS: dict[EffectClass, int] = {"read": 0, "idempotent": 1, "once": 2}
+_STRICTNESS: dict[EffectClass, int] = {"read": 0, "idempotent": 1, "once": 2, "steps": 3}
 
 
 def _stricter(effect: Effect, rules: Rules) -> EffectClass:
@@ -118,25 +122,41 @@ Known = OutcomeUnknown | Failed
 
 
 def verdict(
-    effect: Effect, rules: Rules | None, *, sibling_unknown: bool, now: int, park_missing: bool = False
+    effect: Effect,
+    rules: Rules | None,
+    *,
+    sibling_unknown: bool,
+    now: int,
+    park_missing: bool = False,
+    waits: bool = False,
 ) -> Verdict:
     """What to do with a call that has no outcome and that nobody is working on.
 
     ``rules`` is None when no tool of that name exists any more; ``park_missing`` says what is done about it then.
+    ``waits``: a tool of steps that cannot go on, because one of its own steps is held.
     """
-    if effect.state in ("asked", "unknown"):
+    if waits or effect.state in ("asked", "unknown"):
         return Hold()
     if effect.state == "started":
         return _lost(effect, rules, now)
     # Planned or approved: certainly not done, but for an attempt whose end nobody saw: that may act until its deadline.
     if rules is None:
-        reason = f"the tool {effect.tool!r} is no longer available"
+        gone = f"the tool {effect.tool!r}" if effect.parent is None else "the tool of steps that made this call"
+        reason = f"{gone} is no longer available"
         return Park(reason) if park_missing else Failed(reason)
-    if _STRICTNESS[rules.effect] > _STRICTNESS[effect.effect]:
+    # (What is recorded of a tool of steps means something to a tool of steps only.)
+    if rules.effect != effect.effect and (effect.effect == "steps" or _stricter(effect, rules) == rules.effect):
         return Failed(f"{effect.tool} is declared {rules.effect} now, not {effect.effect}: call it again")
-    if effect.effect == "once" and sibling_unknown:
+    if is_held(effect, sibling_unknown=sibling_unknown):
         return Hold()
     return Run(after=effect.deadline)
+
+
+def is_held(effect: Effect, *, sibling_unknown: bool) -> bool:
+    """Nothing is done about this call before a person has said something, about it or about its sibling."""
+    if effect.state in ("asked", "unknown"):
+        return True
+    return effect.effect == "once" and effect.state != "started" and sibling_unknown
 
 
 def _lost(effect: Effect, rules: Rules | None, now: int) -> Verdict:

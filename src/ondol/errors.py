@@ -16,6 +16,7 @@
     │   ├── RunCancelled
     │   └── RunExpired
     ├── RunWaiting              the run waits for a person: decide its asks
+    ├── CallFailed              (in a tool of steps) a call that it made did not succeed: go on without it, or give up
     ├── ModelError              the model did not answer (``kind`` says why)
     ├── StoreError              the store could not do it
     │   ├── StoreFull           free space, then retry
@@ -29,7 +30,7 @@
         ├── CancelRequested     a cancel came first
         └── SignalsUnread       read the signals first
 
-``NotDone`` is not in the tree: tools raise it to say that nothing happened.
+``NotDone`` is not in the tree: tools raise it to say that nothing happened. ``Suspended`` is a signal, not an error.
 
 A run that failed has a code as well, which is no class: ``EndCode``. ``CODES`` is the list of all codes, each with
 what to do about it; ``docs/errors`` has a page for each, which ``ondol explain CODE`` prints.
@@ -89,6 +90,7 @@ CODES: Mapping[str, str] = {
     "limit_steps": "Raise Limits(steps=...) or see why the agent goes in circles, then send the same operation id.",
     "parked": "Find out why processes died, then 'ondol asks answer ID resume' or 'fail'.",
     "unknown_effect": "Look outside whether it happened, and say so: 'ondol effects resolve ID'.",
+    "call_failed": "In the tool of steps: catch it and go on without the call, or let it end the tool.",
     # the model
     "model_error": "Read the kind behind 'model_': each has a page of its own.",
     "model_rate_limited": "Send the same operation id again later; ask less often, or get a higher limit.",
@@ -251,6 +253,21 @@ class RunWaiting(OndolError):
         super().__init__(message)
 
 
+class CallFailed(OndolError):
+    """A call that a tool of steps made did not succeed; ``str()`` says why, as a model would be told.
+
+    ``tool`` is its name. ``state`` is how it ended: ``failed`` (nothing happened, or repeating is of no use),
+    ``denied`` (a person said no) or ``expired`` (nobody said yes in time). The same is raised again whenever the tool
+    of steps is entered again.
+    """
+
+    code = "call_failed"
+
+    def __init__(self, message: str, *, tool: str, state: str) -> None:
+        self.tool, self.state = tool, state
+        super().__init__(message)
+
+
 class ModelError(OndolError):
     """A model call failed.
 
@@ -336,6 +353,10 @@ class SignalsUnread(Fenced):
     """Signals came in that the holder has not read."""
 
     code = "signals_unread"
+
+
+class Suspended(BaseException):
+    """Unwinds the body of a tool of steps that waits for a person. Let it pass: the body is entered again later."""
 
 
 class NotDone(Exception):

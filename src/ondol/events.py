@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from ondol.errors import EndCode
 
-EffectClass: TypeAlias = Literal["read", "idempotent", "once"]
+EffectClass: TypeAlias = Literal["read", "idempotent", "once", "steps"]
 AskKind: TypeAlias = Literal["approval", "unknown_effect", "parked", "definition_changed"]
 
 
@@ -192,13 +192,20 @@ class ModelCompleted(Spent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectPlanned:
-    """``call`` is the call's ordinal in the run. It is the next call of the answer written with it."""
+    """``call`` is the call's ordinal in the run. It is the next call of the answer written with it.
+
+    A call that a tool of steps makes has that tool's call as its ``parent``, and its ``place`` among all that the
+    parent recorded, from 0; ``hash`` is that of its arguments.
+    """
 
     kind: ClassVar[str] = "effect.planned"
     call: int
     tool: str
     effect: EffectClass
     ask: str | None = None
+    parent: int | None = None
+    place: int | None = None
+    hash: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -225,7 +225,7 @@ class Run:
     async def messages(self) -> list[Message]:
         """The run's own messages, in order, committed or not."""
         stored = await self._rt._run_messages(self.tenant, self.id)
-        return [messages.loads(stored[o]) for o in sorted(stored)]
+        return [messages.loads(stored[o]) for o in sorted(stored) if o >= 0]
 
     async def state(self) -> dict[str, Any]:
         """The run's scratchpad: where it stands, its messages and effects, as JSON values."""
@@ -329,6 +329,7 @@ class Effect:
     """One tool call in the ledger. ``effect`` is its class, ``key`` what downstream sees, ``attempt`` counts starts.
 
     ``warning`` says what of its result, or of the session state that it set, could not be recorded as it was.
+    ``parent`` is the id of the tool of steps that made it, if it is not a call of the model.
     """
 
     id: str
@@ -347,6 +348,7 @@ class Effect:
     started_at: datetime | None
     ended_at: datetime | None
     deadline: datetime | None
+    parent: str | None = None
 
     def __repr__(self) -> str:
         return f"<Effect {self.id} {self.effect} {self.state}: {short(called(self.tool, self.arguments))}>"
@@ -367,6 +369,7 @@ def effect_of(row: EffectRow) -> Effect:
         arguments=values.decode(values.loads(row.arguments)), attempt=row.attempt, decision=row.decision,
         reason=row.reason, warning=row.warning, evidence=row.evidence, started_at=_when(row.started_at),
         ended_at=_when(row.ended_at), deadline=_when(row.deadline),
+        parent=None if row.parent is None else ids.effect_id(row.run, row.parent),
     )  # fmt: skip
 
 
@@ -475,6 +478,8 @@ def event_of(
             if effect.message in bodies:
                 data["arguments"] = values.encode(bodies[effect.message].calls[effect.part].arguments)
             data["class"] = entry.effect
+            if entry.parent is not None:
+                data["parent"] = ids.effect_id(run, entry.parent)
         case events.EffectSucceeded() | events.EffectFailed():
             effect = state.effects[entry.call]
             data["tool"] = effect.tool

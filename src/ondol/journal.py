@@ -8,6 +8,7 @@ has the sequence ``batch.seq + i``.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias, assert_never
@@ -71,12 +72,35 @@ class State(NamedTuple):
     def open_effects(self) -> tuple[Effect, ...]:
         return tuple(e for e in self.effects if not e.has_outcome)
 
-    def patch(self) -> dict[str, Any]:
-        """Changes to the session's state, folded in call order."""
+    def path(self, effect: Effect) -> tuple[int, ...]:
+        """The calls from the one that the model asked for down to this one. Only tools of steps make it longer."""
+        above = () if effect.parent is None else self.path(self.effects[effect.parent])
+        return (*above, effect.ordinal)
+
+    def root(self, effect: Effect) -> Effect:
+        """The call of the model that this one is part of."""
+        return effect if effect.parent is None else self.effects[self.path(effect)[0]]
+
+    def steps(self, call: int) -> tuple[Effect, ...]:
+        """What a tool of steps recorded, in order: it was done, or is about to be, at that place."""
+        return tuple(e for e in self.effects if e.parent == call)
+
+    def patch(self, before: Effect | None = None) -> dict[str, Any]:
+        """Changes to the session's state, folded in call order; a tool of steps comes after the calls that it made.
+
+        With ``before`` only what that call certainly comes after: earlier steps of the run, and earlier calls of its
+        own tool of steps.
+        """
         merged: dict[str, Any] = {}
-        for call in sorted(self.patches):
-            merged |= self.patches[call]
+        for effect in sorted((self.effects[call] for call in self.patches), key=lambda e: (*self.path(e), math.inf)):
+            if before is None or self._precedes(effect, before):
+                merged |= self.patches[effect.ordinal]
         return merged
+
+    def _precedes(self, effect: Effect, other: Effect) -> bool:
+        if effect.step != other.step:
+            return effect.step < other.step
+        return self.root(effect).ordinal == self.root(other).ordinal and effect.ordinal < other.ordinal
 
 
 def fold(batches: Iterable[Batch], state: State | None = None) -> State:
@@ -112,6 +136,14 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
                 step=state.step + 1, attempt=1, retry_at=None, context=None, answered=message, last_answer=message,
                 next_message=message + 1, last_step_open=True,
             )  # fmt: skip
+        case events.EffectPlanned(parent=int()):
+            message, reply = private_messages(entry.call)
+            planned = Effect(
+                ordinal=entry.call, step=state.step, tool=entry.tool, effect=entry.effect, message=message, part=0,
+                reply=reply, state="asked" if entry.ask else "planned", ask=entry.ask, parent=entry.parent,
+                place=entry.place, hash=entry.hash,
+            )  # fmt: skip
+            return state._replace(effects=(*state.effects, planned))
         case events.EffectPlanned():
             part = sum(e.message == state.last_answer for e in state.effects)
             reply = state.last_answer + 1 + part
@@ -173,6 +205,14 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
             return _closed(state, ask)
         case _:
             assert_never(entry)
+
+
+def private_messages(call: int) -> tuple[int, int]:
+    """The ordinals of the messages that hold a call which a tool of steps made, and its result.
+
+    They are below zero: no model ever sees them, and they have no place in any conversation.
+    """
+    return -1 - 2 * call, -2 - 2 * call
 
 
 def without_context(state: State) -> State:

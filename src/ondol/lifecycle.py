@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from ondol import effects
@@ -94,10 +95,12 @@ def next_action(
     now: int,
     max_steps: int,
     park_missing: bool = False,
+    changed: Mapping[int, str] = MappingProxyType({}),
 ) -> Action:
     """The next action of a claimed run. ``busy`` holds the calls that this process is working on.
 
-    ``park_missing``: a call whose tool is gone parks the run, instead of failing.
+    ``park_missing``: a call whose tool is gone parks the run, instead of failing. ``changed`` holds tools of steps
+    whose code does not fit what is recorded, and why.
     """
     if state.cancel:
         return Wait() if busy else End("cancelled")
@@ -105,7 +108,7 @@ def next_action(
         tool = state.effects[state.gave_up].tool
         return Wait() if busy else End("failed", "unknown_effect", f"whether {tool!r} happened is unknown, given up")
     if state.open_effects:
-        return _advance(state, tools, busy, now, park_missing)
+        return _advance(state, tools, busy, now, park_missing, changed)
     if state.answered is not None:
         return Commit()
     if state.model_error is not None:
@@ -118,19 +121,38 @@ def next_action(
     return CallModel(after=state.retry_at or 0)
 
 
-def _advance(state: State, tools: Mapping[str, effects.Rules], busy: Set[int], now: int, park_missing: bool) -> Action:
-    sibling_unknown = any(e.state == "unknown" for e in state.open_effects)
+def _advance(
+    state: State,
+    tools: Mapping[str, effects.Rules],
+    busy: Set[int],
+    now: int,
+    park_missing: bool,
+    changed: Mapping[int, str],
+) -> Action:
+    unknown = sibling_unknown(state, busy)
     work: list[tuple[int, effects.Verdict]] = []
     stuck: str | None = None
     for effect in state.open_effects:
-        if effect.ordinal not in busy:
-            verdict = effects.verdict(
-                effect, tools.get(effect.tool), sibling_unknown=sibling_unknown, now=now, park_missing=park_missing
-            )
-            if isinstance(verdict, effects.Park):
-                stuck = verdict.reason
-            elif not isinstance(verdict, effects.Hold):
-                work.append((effect.ordinal, verdict))
+        root = state.root(effect)
+        if root.ordinal in busy:
+            continue
+        if root.ordinal in changed:
+            stuck = changed[root.ordinal]
+            continue
+        rules = tools.get(root.tool)
+        is_left = (rules is None and park_missing) or (rules is not None and rules.effect == "steps")
+        if effect.parent is not None:
+            if is_left:
+                continue  # for the body of its parent, when that is entered again
+            rules = None
+        waits = effect.effect == "steps" and _waits(state, effect.ordinal, unknown, any_step=not is_left)
+        verdict = effects.verdict(
+            effect, rules, sibling_unknown=unknown, now=now, park_missing=park_missing, waits=waits
+        )
+        if isinstance(verdict, effects.Park):
+            stuck = verdict.reason
+        elif not isinstance(verdict, effects.Hold):
+            work.append((effect.ordinal, verdict))
     known = tuple(w for w in work if isinstance(w[1], effects.Known))
     if known:
         return Settle(known)
@@ -139,6 +161,33 @@ def _advance(state: State, tools: Mapping[str, effects.Rules], busy: Set[int], n
     if busy:
         return Wait()
     return Suspend() if stuck is None else Park(stuck)
+
+
+def sibling_unknown(state: State, busy: Set[int]) -> bool:
+    """Is the outcome of a call unknown, or about to be?
+
+    What a tool of steps had started when its process died is looked at by its body, once that is entered again.
+    """
+    return any(
+        e.state == "unknown" or (e.state == "started" and e.parent is not None and state.root(e).ordinal not in busy)
+        for e in state.open_effects
+    )
+
+
+def _waits(state: State, call: int, unknown: bool, *, any_step: bool) -> bool:
+    """A tool of steps cannot go on: the step that it is at is held (or, with ``any_step``, has no outcome)."""
+    return any(
+        any_step
+        or effects.is_held(step, sibling_unknown=unknown)
+        or (step.effect == "steps" and _waits(state, step.ordinal, unknown, any_step=any_step))
+        for step in state.steps(call)
+        if not step.has_outcome
+    )
+
+
+def is_ending(state: State) -> bool:
+    """It was decided that the run ends: nothing new begins in it."""
+    return state.cancel is not None or state.gave_up is not None
 
 
 #: Provider trouble that asking again may cure.

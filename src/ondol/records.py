@@ -82,6 +82,8 @@ class EffectRow(NamedTuple):
     told: str | None
     reuses: str | None
     warning: str | None
+    parent: int | None
+    place: int | None
 
     @property
     def id(self) -> EffectId:
@@ -89,7 +91,7 @@ class EffectRow(NamedTuple):
 
     @property
     def is_write(self) -> bool:
-        return self.effect != "read"
+        return self.effect not in ("read", "steps")
 
     @property
     def key(self) -> str:

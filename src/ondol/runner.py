@@ -101,6 +101,7 @@ class Drive:
         self.progressed: Callable[[], None] = lambda: None  # called after each answer and each outcome
         self.changed = asyncio.Event()
         self.early: dict[int, journal.Batch] = {}  # committed, but an earlier batch is not folded yet
+        self._folded = asyncio.Event()
         self.calls = Calls(self)
         self._definitions: dict[str, dict[str, Any]] = {}  # older ones of its agent, by digest
         self._partial: list[str] = []
@@ -237,6 +238,7 @@ class Drive:
         return lifecycle.next_action(
             self._seen(self.state), self.served.rules, busy=self.busy, now=self.now(),
             max_steps=self.served.agent.limits.steps, park_missing=self.runner.park_missing,
+            changed=self.calls.changed,
         )  # fmt: skip
 
     def _seen(self, state: journal.State) -> journal.State:
@@ -267,7 +269,19 @@ class Drive:
         self.early[batch.seq] = batch
         while (following := self.early.pop(self.state.seq + 1, None)) is not None:
             self.state = journal.fold([following], self.state)
+        self._folded.set()
         self.runner.streams.notify(self.row.id)
+
+    async def caught_up(self) -> None:
+        """Return when the fold holds all that was committed here."""
+        while self.early:
+            self._folded.clear()
+            await self._folded.wait()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Nothing new begins any more in this process."""
+        return self.draining or self.token.is_set or lifecycle.is_ending(self.state)
 
     def publish(self, kind: str, data: dict[str, Any]) -> None:
         if self.runner.streams.is_watched(self.row.id):

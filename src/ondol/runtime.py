@@ -404,10 +404,11 @@ class Runtime:
         stored = await self._run_messages(tenant, run)
         return {
             "run": run, "state": row.state, "agent": row.agent, "session": row.session, "step": state.step,
-            "seq": state.seq, "messages": [values.loads(stored[o]) for o in sorted(stored)],
+            "seq": state.seq, "messages": [values.loads(stored[o]) for o in sorted(stored) if o >= 0],
             "effects": [
                 {"id": ids.effect_id(run, e.ordinal), "tool": e.tool, "class": e.effect, "state": e.state,
-                 "attempt": e.attempt, "step": e.step}
+                 "attempt": e.attempt, "step": e.step,
+                 "parent": None if e.parent is None else ids.effect_id(run, e.parent)}
                 for e in state.effects
             ],
             "asks": dict(state.asks), "session_state": state.patch(),
@@ -431,7 +432,7 @@ class Runtime:
         if described is None:
             raise NotFound(f"the definition of run {run} is not stored any more")
         history = await self._read(queries.read_history, tenant, row.session, 0, shown.history)
-        own = await self._run_messages(tenant, run)
+        own = {o: body for o, body in (await self._run_messages(tenant, run)).items() if o >= 0}
         definition = values.loads(described)
         seen, digest = context.rebuild(definition, shown, [m.body for m in history], own, upto)
         return SeenContext(

@@ -8,10 +8,10 @@ import json
 import re
 import threading
 import typing
-from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
 
 from ondol import effects, values
 from ondol.errors import InvalidInput, NotDone
@@ -27,6 +27,7 @@ else:
     Deps = TypeVar("Deps")
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 _NAME = re.compile("[A-Za-z0-9_-]{1,64}")
 DEFAULT_TIMEOUT = timedelta(seconds=60)
@@ -78,6 +79,22 @@ class SessionState(MutableMapping[str, Any]):
         return len(self._seen)
 
 
+@dataclass(frozen=True, slots=True)
+class StepCall:
+    """A tool of steps wants this call to be made."""
+
+    tool: Tool[..., Any]
+    arguments: Mapping[str, Any]
+
+
+class Steps(Protocol):
+    """What stands behind ``ctx.call``. Only the body of a tool of steps has it."""
+
+    async def step(self, wanted: StepCall) -> Any:
+        """The recorded outcome, once there is one. Raises CallFailed, InvalidInput; Suspended to unwind the body."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context(Generic[Deps]):
     """What a tool may know about the call it serves.
@@ -99,6 +116,7 @@ class Context(Generic[Deps]):
     cancelled: Cancelled
     _now: Callable[[], datetime] = field(repr=False)
     _progress: Callable[[float | None, str], None] = field(repr=False)
+    _steps: Steps | None = field(default=None, repr=False)
 
     def now(self) -> datetime:
         """The current instant, in UTC."""
@@ -107,6 +125,40 @@ class Context(Generic[Deps]):
     def progress(self, fraction: float | None = None, note: str = "") -> None:
         """Tell watchers how far the call is. Nothing of it is stored."""
         self._progress(fraction, note)
+
+    @overload
+    def call(
+        self, tool: Callable[Concatenate[Context[Any], P], Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Awaitable[T]: ...
+    @overload
+    def call(
+        self, tool: Callable[Concatenate[Context[Any], P], T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Awaitable[T]: ...
+    @overload
+    def call(self, tool: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]: ...
+    @overload
+    def call(self, tool: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]: ...
+    def call(self, tool: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Awaitable[Any]:
+        """In a tool of steps: make a call of another tool, once. A plain function is a ``once`` tool.
+
+        It is recorded: when the body is entered again, the recorded outcome is given without doing anything. The
+        result comes back as the type that the tool says it returns. Calls are made one after the other.
+
+        Raises:
+            CallFailed: it did not succeed, or a person refused it.
+            InvalidInput: this is no tool of steps, or the arguments do not fit. Nothing was done.
+        """
+        steps = self._only_in_steps("call")
+        called = as_tool(tool)
+        return steps.step(StepCall(called, called.named(args, kwargs)))
+
+    def _only_in_steps(self, verb: str) -> Steps:
+        if self._steps is None:
+            raise InvalidInput(
+                f'ctx.{verb} is for tools of steps: declare this one with @tool(effect="steps"), and give what it does '
+                "itself to tools of its own"
+            )
+        return self._steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +227,9 @@ class Tool(Generic[P, R]):
         if not isinstance(self.description, str):
             raise InvalidInput(f"tool {self.name!r}: the description must be a text")
         if self.effect not in typing.get_args(EffectClass):
-            raise InvalidInput(f"tool {self.name!r}: effect {self.effect!r} is unknown: say read, idempotent or once")
+            raise InvalidInput(
+                f"tool {self.name!r}: effect {self.effect!r} is unknown: say read, idempotent, once or steps"
+            )
         for what, given in (
             ("timeout", self.timeout),
             ("key_ttl", self.key_ttl),
@@ -202,6 +256,11 @@ class Tool(Generic[P, R]):
             raise InvalidInput(f"tool {self.name!r}: leave approve_expires out, then an approval does not expire")
         if self.check is not None and self.effect != "once":
             raise InvalidInput(f"tool {self.name!r}: check= is for once tools; a {self.effect} tool is simply repeated")
+        if self.effect == "steps" and not (self.is_async and self._context_parameter):
+            raise InvalidInput(
+                f"tool {self.name!r}: a tool of steps makes its calls by its context: write 'async def "
+                f"{self.name}(ctx: Context, ...)'"
+            )
         for parameter in inspect.signature(self.function).parameters.values():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
                 raise InvalidInput(
@@ -240,6 +299,34 @@ class Tool(Generic[P, R]):
         except BaseException as error:  # a validator is the user's code, and may raise anything
             raise InvalidInput(redact(f"the arguments of {self.name} do not fit: {_problems(error)}")) from error
         return {name: getattr(parsed, name) for name in type(parsed).model_fields}
+
+    def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments as somebody wrote them, by their names. Raises InvalidInput for one too many, or given twice."""
+        names = [n for n in inspect.signature(self.function).parameters if n != self._context_parameter]
+        given = dict(zip(names, args, strict=False))
+        if len(args) > len(names) or given.keys() & kwargs.keys():
+            raise InvalidInput(f"{self.name} takes {', '.join(names) or 'no arguments'}, each once")
+        return given | dict(kwargs)
+
+    def read_back(self, recorded: Any) -> Any:
+        """A recorded result as the type that the function says it returns, where it fits that; else as it is."""
+        from pydantic import ValidationError
+
+        if self._returned is None:
+            return recorded
+        try:
+            return self._returned.validate_python(recorded)
+        except ValidationError:
+            return recorded
+
+    @functools.cached_property
+    def _returned(self) -> Any:
+        from pydantic import PydanticUserError, TypeAdapter
+
+        try:
+            return TypeAdapter(_hints(self.function).get("return", Any))
+        except PydanticUserError:  # nothing that could be read back as such
+            return None
 
     @functools.cached_property
     def _arguments(self) -> Any:
@@ -331,7 +418,8 @@ def tool(function: Any = None, /, **declared: Any) -> Any:
     """Declare a function as a tool.
 
     ``effect``: ``read`` (repeat freely), ``idempotent`` (repeat only with the same key, within ``key_ttl`` of its
-    first start), ``once`` (the default: never repeated blindly). ``timeout`` bounds one attempt (60 s).
+    first start), ``once`` (the default: never repeated blindly), ``steps`` (made of recorded ``ctx.call``s).
+    ``timeout`` bounds one attempt (60 s); of a tool of steps, what it computes itself.
     ``approve``: True, or a predicate over the arguments; a person decides first. ``approve_expires``: after that the
     answer is a refusal. ``check`` says after a crash whether a ``once`` call happened. ``not_done``: exceptions that
     prove that nothing happened; ``raise NotDone(...)`` says the same.

@@ -161,6 +161,7 @@ def _effects_are_the_fold(store: Written, run: RunRow, state: journal.State) -> 
         arguments = effect.arguments if effect.arguments is not None else values.encode(call.arguments)
         assert values.loads(row.arguments) == arguments, f"{row.id}: arguments"
         assert row.call_id == call.id
+        assert (row.parent, row.place) == (effect.parent, effect.place), f"{row.id}: parent and place"
         assert row.key == ids.idempotency_key(run.tenant, run.id, row.ordinal, row.tool), f"{row.id}: key"
 
 
@@ -198,6 +199,7 @@ def _messages_are_named(store: Written, run: RunRow, state: journal.State) -> No
             named.add(entry.note)
         elif isinstance(entry, events.ModelCompleted):
             named.add(entry.message)
+    named |= {e.message for e in state.effects}
     told = {"succeeded", "failed", "denied", "expired"}
     if run.state in lifecycle.ENDED:  # settled after the end: nobody is told by a result
         replies = {e.reply for e in state.effects if e.state in told}
@@ -280,7 +282,9 @@ def nothing_uncommitted_is_in_a_session(store: Written) -> None:
 def conversation(store: Written, session: str) -> list[tuple[int, str]]:
     """Place and run of each message that is part of the session: those of its completed runs, in order."""
     runs = [r for r in store.runs.values() if r.session == session and r.state == "completed"]
-    return sorted(((r.base or 0) + ordinal, r.id) for r in runs for run, ordinal in store.messages if run == r.id)
+    return sorted(
+        ((r.base or 0) + ordinal, r.id) for r in runs for run, ordinal in store.messages if run == r.id and ordinal >= 0
+    )
 
 
 def unknowns_are_visible(store: Written) -> None:
@@ -315,6 +319,23 @@ def only_started_effects_are_unknown(store: Written) -> None:
                 started[entry.call] = entry.attempt
             elif isinstance(entry, events.EffectUnknown):
                 assert entry.ask == ids.ask_id(run, f"{entry.call}u{started[entry.call]}")
+
+
+def steps_are_in_order(store: Written) -> None:
+    """A tool of steps does one thing after the other, and has an outcome only when all of them have one."""
+    for run in store.runs:
+        state = journal.State()
+        for batch in store.batches[run]:
+            for entry in batch.entries:
+                state = journal.apply(state, entry, batch.at)
+                for effect in state.effects:
+                    steps = state.steps(effect.ordinal)
+                    assert not steps or effect.effect == "steps", f"{run}: call {effect.ordinal} has steps"
+                    assert [s.place for s in steps] == list(range(len(steps))), f"{run}: places of {effect.ordinal}"
+                    unfinished = [s for s in steps if not s.has_outcome]
+                    assert unfinished in ([], list(steps[-1:])), f"{run}: two steps of {effect.ordinal} at once"
+                    is_done = effect.has_outcome and effect.state != "abandoned"  # which is by the end of the run
+                    assert not (is_done and unfinished), f"{run}: {effect.ordinal} ended before its steps"
 
 
 def nothing_runs(store: Written) -> None:
@@ -353,7 +374,7 @@ def effects_agree_with_ledger(store: Written, ledger: Sequence[EffectLine], chec
         elif effect.effect == "idempotent":
             assert effect.attempt <= effects.MAX_ATTEMPTS * (1 + granted), f"{effect.id}: {effect.attempt} attempts"
             assert happened[key] <= effect.attempt, f"{effect.id} happened more often than it was started"
-        if effect.state == "succeeded" and not by_person:
+        if effect.state == "succeeded" and effect.effect != "steps" and not by_person:
             assert happened[key] >= 1, f"{effect.id} succeeded, and did not happen"
 
 
@@ -490,6 +511,7 @@ def hold(
     nothing_uncommitted_is_in_a_session(store)
     unknowns_are_visible(store)
     only_started_effects_are_unknown(store)
+    steps_are_in_order(store)
     effects_agree_with_ledger(store, ledger, checks)
     replies_agree(store, client)
     later_operations_have_later_revisions(client)

@@ -127,7 +127,21 @@ async def parcel(ctx: Context[World], to: str) -> str:
     return "parcel done"
 
 
-TOOLS = (look, refund, flaky, mail, letter, wire, slow, parcel)
+@tool(effect="steps")
+async def errand(ctx: Context[World], order: str) -> str:
+    """Look, pay and write: each is recorded."""
+    said = [await ctx.call(look, order=order), await ctx.call(refund, order=order)]
+    return ", ".join([*said, await ctx.call(mail, to="kim")])
+
+
+@tool(effect="steps")
+async def visit(ctx: Context[World], to: str) -> str:
+    """Announce a transfer, and make it if a person says so."""
+    await ctx.call(letter, to=to)
+    return await ctx.call(wire, to=to)
+
+
+TOOLS = (look, refund, flaky, mail, letter, wire, slow, parcel, errand, visit)
 
 
 # --- the model --------------------------------------------------------------------------------------------------
@@ -211,6 +225,8 @@ _ALL = (
     Scenario(name="model_asked_again", answers=(_first_attempt_fails,)),
     Scenario(name="failed", answers=([call("letter", to="kim")], error("rejected")), ends=frozenset({"failed"})),
     Scenario(name="approved_after_restart", answers=([call("wire", to="kim")], "done"), asks=True),
+    Scenario(name="steps", answers=([call("errand", order="1"), call("flaky", order="2")], "done")),
+    Scenario(name="steps_approved_after_restart", answers=([call("visit", to="kim")], "done"), asks=True),
     Scenario(name="cancelled", answers=([call("slow", to="kim")], "done"), ends=frozenset({"cancelled"}), cancels=True),
     Scenario(name="cancelled_while_it_answers", answers=(ENDLESS,), ends=frozenset({"cancelled"}), cancels=True),
     Scenario(

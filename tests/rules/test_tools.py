@@ -89,7 +89,7 @@ def test_not_done_is_always_among_the_exceptions_that_prove_that_nothing_happene
 @pytest.mark.parametrize(
     ("declared", "complaint"),
     [
-        ({"effect": "twice"}, "read, idempotent or once"),
+        ({"effect": "twice"}, "read, idempotent, once or steps"),
         ({"timeout": timedelta(0)}, "longer than nothing"),
         ({"timeout": timedelta.max}, "how long one attempt can take"),
         ({"approve": True, "approve_expires": timedelta.max}, "leave approve_expires out"),

@@ -18,7 +18,7 @@ WITHOUT_TENANT = {"tenant.list", "meta.get", "meta.set"}  # of the store itself
 BY_INDEX = {
     "run.by_operation": ["runs (tenant=? AND user_id=? AND operation_id=?)"],
     "run.claim": ["runs (tenant=? AND id=?)", "b (tenant=? AND session=? AND place<?)"],
-    "message.history": ["r (tenant=? AND session=? AND base>? AND base<?)", "m (tenant=? AND run=?)"],
+    "message.history": ["r (tenant=? AND session=? AND base>? AND base<?)", "m (tenant=? AND run=? AND ordinal>?)"],
     "entry.list": ["entries (tenant=? AND run=?)"],
     "message.page": ["r (tenant=? AND session=? AND base>?)", "b (tenant=? AND session=? AND base<?)"],
     "run.untold": ["runs (tenant=? AND session=?)"],

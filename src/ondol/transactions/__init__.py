@@ -22,6 +22,7 @@ from ondol.transactions.driving import (
     late_outcome,
     note_down,
     outcome,
+    plan_step,
     started,
     suspend,
 )
@@ -80,6 +81,7 @@ __all__ = [
     "outcome",
     "park_changed",
     "park_restored",
+    "plan_step",
     "recover",
     "release",
     "run_row",

@@ -141,29 +141,48 @@ def answer(
     entries: list[events.Entry] = [completed]
     writes: list[Statement] = [message_row(claim.tenant, claim.run, completed.message, body)]
     for call in calls:
-        planned = call.entry
-        state: effects.EffectState = "failed" if call.refusal is not None else "asked" if planned.ask else "planned"
-        entries.append(planned)
-        writes.append(("effect.insert", {
-            "tenant": claim.tenant, "run": claim.run, "session": claim.session, "ordinal": planned.call,
-            "tool": planned.tool, "effect": planned.effect, "call_id": call.call_id, "reply": call.reply,
-            "arguments": call.arguments, "state": state, "decision": call.decision,
-        }))  # fmt: skip
-        if call.refusal is not None:
-            entries.append(events.EffectFailed(call=planned.call, reason=call.refusal_reason))
-            writes.append(message_row(claim.tenant, claim.run, call.reply, call.refusal))
-        if planned.ask:
-            entries.append(events.AskOpened(ask=planned.ask, ask_kind="approval", call=planned.call))
-            writes.append(ask_row(
-                claim.tenant, planned.ask, claim.run, claim.session, user_id, "approval", at,
-                effect=ids.effect_id(claim.run, planned.call), tool=planned.tool, arguments=call.arguments,
-                hash=call.hash, question=call.question, expires_at=call.expires_at,
-            ))  # fmt: skip
+        planned, rows = _planned(claim, user_id, at, call)
+        entries += planned
+        writes += rows
     entries.extend(also)
     (held,) = yield [hold(claim, len(entries), at, "run.hold_answered", **_spent(used))]
     seq = held_seq(held, claim, cancel=False)
     append, batch = append_entries(claim.tenant, claim.run, claim.fence, seq, at, entries)
     yield [append, *writes]
+    return batch
+
+
+def _planned(claim: Claim, user_id: str, at: int, call: PlannedCall) -> tuple[list[events.Entry], list[Statement]]:
+    """A planned effect with its decision and, where needed, its ask."""
+    planned = call.entry
+    state: effects.EffectState = "failed" if call.refusal is not None else "asked" if planned.ask else "planned"
+    entries: list[events.Entry] = [planned]
+    writes: list[Statement] = [("effect.insert", {
+        "tenant": claim.tenant, "run": claim.run, "session": claim.session, "ordinal": planned.call,
+        "tool": planned.tool, "effect": planned.effect, "call_id": call.call_id, "reply": call.reply,
+        "arguments": call.arguments, "state": state, "decision": call.decision, "parent": planned.parent,
+        "place": planned.place,
+    })]  # fmt: skip
+    if call.refusal is not None:
+        entries.append(events.EffectFailed(call=planned.call, reason=call.refusal_reason))
+        writes.append(message_row(claim.tenant, claim.run, call.reply, call.refusal))
+    if planned.ask:
+        entries.append(events.AskOpened(ask=planned.ask, ask_kind="approval", call=planned.call))
+        writes.append(ask_row(
+            claim.tenant, planned.ask, claim.run, claim.session, user_id, "approval", at,
+            effect=ids.effect_id(claim.run, planned.call), tool=planned.tool, arguments=call.arguments,
+            hash=call.hash, question=call.question, expires_at=call.expires_at,
+        ))  # fmt: skip
+    return entries, writes
+
+
+def plan_step(claim: Claim, user_id: str, at: int, message: tuple[int, str], call: PlannedCall) -> Tx[journal.Batch]:
+    """T3 of one call that a tool of steps makes. ``message`` is the ordinal and the body of what holds the call."""
+    entries, writes = _planned(claim, user_id, at, call)
+    (held,) = yield [hold(claim, len(entries), at)]
+    seq = held_seq(held, claim, cancel=False)
+    append, batch = append_entries(claim.tenant, claim.run, claim.fence, seq, at, entries)
+    yield [append, message_row(claim.tenant, claim.run, *message), *writes]
     return batch
 
 

@@ -180,13 +180,13 @@ SELECT ordinal, body, sum FROM messages WHERE tenant = :tenant AND run = :run AN
 
 -- name: message.history
 SELECT r.base + m.ordinal, m.run, m.ordinal, m.body, m.sum FROM runs r
-JOIN messages m ON m.tenant = r.tenant AND m.run = r.id
+JOIN messages m ON m.tenant = r.tenant AND m.run = r.id AND m.ordinal >= 0
 WHERE r.tenant = :tenant AND r.session = :session AND r.base >= :since AND r.base < :until
 ORDER BY r.base, m.ordinal
 
 -- name: message.page
 SELECT r.base + m.ordinal, m.run, m.ordinal, m.body, m.sum FROM runs r
-JOIN messages m ON m.tenant = r.tenant AND m.run = r.id
+JOIN messages m ON m.tenant = r.tenant AND m.run = r.id AND m.ordinal >= 0
 WHERE r.tenant = :tenant AND r.session = :session AND r.base + m.ordinal > :after AND r.base >= coalesce(
   (SELECT max(base) FROM runs b WHERE b.tenant = :tenant AND b.session = :session AND b.base <= :after), 0)
 ORDER BY r.base, m.ordinal LIMIT :limit
@@ -247,9 +247,10 @@ INSERT INTO definitions (tenant, digest, body) VALUES (:tenant, :digest, :body) 
 SELECT body FROM definitions WHERE tenant = :tenant AND digest = :digest
 
 -- name: effect.insert
-INSERT INTO effects (tenant, run, session, ordinal, tool, effect, call_id, reply, arguments, state, decision, run_n)
-VALUES (:tenant, :run, :session, :ordinal, :tool, :effect, :call_id, :reply, :arguments, :state, :decision,
-  (SELECT n FROM runs r WHERE r.tenant = :tenant AND r.id = :run))
+INSERT INTO effects (tenant, run, session, ordinal, tool, effect, call_id, reply, arguments, state, decision, parent,
+  place, run_n)
+VALUES (:tenant, :run, :session, :ordinal, :tool, :effect, :call_id, :reply, :arguments, :state, :decision, :parent,
+  :place, (SELECT n FROM runs r WHERE r.tenant = :tenant AND r.id = :run))
 
 -- name: effect.start
 UPDATE effects SET state = 'started', attempt = :attempt, deadline = :deadline, started_at = coalesce(started_at, :at)
@@ -260,7 +261,7 @@ RETURNING ordinal
 UPDATE effects SET state = :state, ended_at = :at, reason = :reason, warning = :warning,
   deadline = CASE WHEN :seen = 1 THEN NULL ELSE deadline END
 WHERE tenant = :tenant AND run = :run AND ordinal = :ordinal
-  AND ((state = 'started' AND attempt = :attempt) OR (effect = 'read' AND state IN ('planned', 'approved'))
+  AND ((state = 'started' AND attempt = :attempt) OR (effect IN ('read', 'steps') AND state IN ('planned', 'approved'))
     OR (:unstarted = 1 AND state IN ('planned', 'approved')))
 RETURNING ordinal
 

@@ -65,3 +65,7 @@ INSERT INTO sqlite_stat1 (tbl, idx, stat) VALUES
   ('asks', 'asks_open_of_user', '1000 1000 10'),
   ('acts', 'acts_newest', '100000 100000'),
   ('blobs', 'blobs_loose', '1000 1000 1');
+
+-- Calls that a tool of steps makes: the tool's own call, and the place among all that it recorded.
+ALTER TABLE effects ADD COLUMN parent INTEGER;
+ALTER TABLE effects ADD COLUMN place INTEGER;

@@ -1,0 +1,240 @@
+"""How does the body of a tool of steps get from one recorded step to the next?
+
+The body has no effects of its own, so it is entered from its top as often as needed: after a restart, and after a
+person's answer. Each ``ctx.call`` stops it. What is recorded at that place is handed back; what is not is done first,
+and recorded. Where a person has to be waited for, the body is unwound, and nothing of it stays in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ondol import effects, lifecycle, messages, values
+from ondol.attempts import AttemptEnd, Raised, Stopped, TimedOut, awaited
+from ondol.cancellation import CancelToken, InFlight
+from ondol.clock import Clock
+from ondol.effects import Effect
+from ondol.errors import CallFailed, InvalidInput, Suspended
+from ondol.secret import logger, redact
+from ondol.tools import Context, StepCall, Tool, as_sent
+
+if TYPE_CHECKING:
+    from ondol.calls import Calls
+
+log = logger("ondol.runner")
+
+_UNWIND = timedelta(seconds=2)  # for a body to end after it was told to
+
+_ONE_BY_ONE = (
+    "a tool of steps makes its calls one after the other, in its own task: no gather, no task and no time-out "
+    "around ctx.call, so that they come in the same order again"
+)
+
+
+class Body:
+    """The running body: what it says next, and what it is told."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._said: asyncio.Future[StepCall | AttemptEnd] = asyncio.get_running_loop().create_future()
+        self._answer: asyncio.Future[Any] | None = None  # what it waits for
+        self._task: asyncio.Task[None] | None = None
+        self._is_closed = False  # nobody listens any more
+        self._left_early = False  # it stopped waiting for an answer
+
+    def start(self, tool: Tool[..., Any], ctx: Context[Any], arguments: Mapping[str, Any]) -> None:
+        async def run() -> None:
+            self._say(await awaited(tool, ctx, arguments))
+
+        self._task = asyncio.create_task(run())
+
+    def _say(self, said: StepCall | AttemptEnd) -> None:
+        if not self._said.done():
+            self._said.set_result(said)
+
+    async def step(self, wanted: StepCall) -> Any:
+        """``ctx.call``, as the body awaits it."""
+        if asyncio.current_task() is not self._task:
+            raise InvalidInput(_ONE_BY_ONE)
+        if self._is_closed or self._left_early:
+            await asyncio.sleep(0)  # a body that catches everything and tries again must not block the loop
+            raise Suspended
+        self._answer = asyncio.get_running_loop().create_future()
+        self._say(wanted)
+        try:
+            return await self._answer
+        except asyncio.CancelledError:
+            self._left_early = True
+            raise
+
+    async def next(self, seconds: float, token: CancelToken) -> StepCall | AttemptEnd:
+        """What it says next, if it needs at most so many seconds for that."""
+        match await InFlight(self._said, in_thread=False).wait(self._clock, seconds, token):
+            case "timeout":
+                return TimedOut()
+            case "cancelled":
+                return Stopped()
+            case "done":
+                said, self._said = self._said.result(), asyncio.get_running_loop().create_future()
+                if self._left_early:
+                    return Raised(f"it did not wait for a call of its own: {_ONE_BY_ONE}", not_done=False)
+                return said
+
+    def answer(self, answer: Given | Refused) -> None:
+        if self._answer is None or self._answer.done():
+            return
+        if isinstance(answer, Given):
+            self._answer.set_result(answer.value)
+        else:
+            self._answer.set_exception(answer.error)
+
+    async def unwind(self) -> None:
+        """Let it end, in order: by ``Suspended`` where it waits, by a cancellation where it computes."""
+        self._is_closed = True
+        if self._task is None or self._task.done():
+            return
+        try:
+            body = InFlight(self._task, in_thread=False)
+            if self._answer is not None and not self._answer.done():
+                self._answer.set_exception(Suspended())
+                if await body.wait(self._clock, _UNWIND.total_seconds(), None) == "done":
+                    return
+            if not await body.stop(self._clock, _UNWIND):
+                log.warning("the body of a tool of steps does not end: it catches what should pass through it")
+        finally:
+            self._task.cancel()  # nothing, if it is done
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The step succeeded."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The body is told by an exception. Where nothing was recorded for it, the next step has its place."""
+
+    error: CallFailed | InvalidInput
+    is_recorded: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """The step has no outcome yet, and this process cannot bring it about now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """The code does not do what is recorded."""
+
+    why: str
+
+
+Step: TypeAlias = Given | Refused | Waits | Changed
+
+
+async def enter(
+    calls: Calls, effect: Effect, tool: Tool[..., Any], arguments: Mapping[str, Any]
+) -> tuple[Context[Any], AttemptEnd] | None:
+    """Run the body from its top to its end. None: it was unwound on the way, and what it did is recorded."""
+    drive = calls.drive
+    body = Body(drive.clock)
+    ctx = calls.context(tool, effect.ordinal, steps=body, before=effect)
+    body.start(tool, ctx, arguments)
+    seconds, place = tool.timeout.total_seconds(), 0
+    try:
+        while True:
+            began = drive.clock.now()
+            said = await body.next(seconds, drive.token)
+            seconds -= (drive.clock.now() - began).total_seconds()  # what its steps take does not count
+            if isinstance(said, StepCall):
+                step = await _call(calls, effect, place, said)
+            elif isinstance(said, Stopped):
+                return None
+            else:
+                await drive.caught_up()
+                left = drive.state.steps(effect.ordinal)[place:]
+                if not left:
+                    return ctx, said
+                step = Changed(f"it ended without step {place}, which was {_recorded(left[0])}{_why(said)}")
+            match step:
+                case Given() | Refused():
+                    body.answer(step)
+                    place += not isinstance(step, Refused) or step.is_recorded
+                case Waits():
+                    return None
+                case Changed(why=why):
+                    root = drive.state.root(effect).ordinal
+                    calls.changed[root] = f"the code of {effect.tool} does not fit what is recorded: {why}"
+                    return None
+    finally:
+        await body.unwind()
+
+
+async def _call(calls: Calls, parent: Effect, place: int, wanted: StepCall) -> Step:
+    drive, tool = calls.drive, wanted.tool
+    try:
+        arguments = as_sent(wanted.arguments)
+        if redact(arguments) != arguments:
+            raise InvalidInput(f"an argument of {tool.name} holds a secret, and would be recorded: take it in the tool")
+        tool.parse(arguments)
+    except InvalidInput as error:
+        return Refused(error, is_recorded=False)
+    digest = values.digest(values.encode(arguments))
+    await drive.caught_up()
+    recorded = drive.state.steps(parent.ordinal)
+    if place < len(recorded):
+        step = recorded[place]
+        if step.tool != tool.name or step.hash != digest:
+            now = "the same with other arguments" if step.tool == tool.name else f"a call of {tool.name}"
+            return Changed(f"step {place} was {_recorded(step)}, and is {now}")
+    elif drive.is_stopping:
+        return Waits()
+    else:
+        step = await calls.plan(parent, place, tool, arguments, digest)
+    if not step.has_outcome:
+        if drive.is_stopping:
+            return Waits()
+        # Write down, act, write down the outcome, as for any call. What a crash left of it gets its own verdict.
+        unknown = lifecycle.sibling_unknown(drive.state, drive.busy | {drive.state.root(parent).ordinal})
+        verdict = effects.verdict(step, tool.rules, sibling_unknown=unknown, now=drive.now())
+        calls.tools[step.ordinal] = tool
+        await calls.work(step.ordinal, verdict)
+        await drive.caught_up()
+        step = drive.state.effects[step.ordinal]
+    return _outcome(calls, step, tool) if step.has_outcome else Waits()
+
+
+def _outcome(calls: Calls, step: Effect, tool: Tool[..., Any]) -> Given | Refused:
+    reply = calls.drive.talk.messages[step.reply].parts[0]
+    assert isinstance(reply, messages.ToolResponse)
+    if step.state == "succeeded" and not reply.error:
+        return Given(tool.read_back(reply.value))
+    return Refused(CallFailed(f"{step.tool}: {reply.text}", tool=step.tool, state=step.state))
+
+
+def _recorded(step: Effect) -> str:
+    return f"a call of {step.tool}"
+
+
+def _why(ended: AttemptEnd) -> str:
+    match ended:
+        case Raised(reason=reason):
+            return f" ({reason})"
+        case TimedOut():
+            return " (its time was over)"
+        case _:
+            return ""
+
+
+def done_by(calls: Calls, effect: Effect) -> str:
+    """What a tool of steps that failed has done all the same, for the model to know."""
+    state = calls.drive.state
+    done = [s.tool for s in state.effects if s.state == "succeeded" and s.is_write and effect.ordinal in state.path(s)]
+    return f" (done by then: {', '.join(done)})" if done else ""
