@@ -34,7 +34,7 @@ def ask_body(ask: Ask) -> dict[str, Any]:
 def effect_body(effect: Effect) -> dict[str, Any]:
     return {
         "id": effect.id, "run": effect.run, "session": effect.session, "tool": effect.tool, "class": effect.effect,
-        "state": effect.state, "key": effect.key, "arguments": values.encode(effect.arguments),
+        "parent": effect.parent, "state": effect.state, "key": effect.key, "arguments": values.encode(effect.arguments),
         "attempt": effect.attempt, "decision": effect.decision, "reason": effect.reason, "warning": effect.warning,
         "evidence": effect.evidence,
         "started_at": stamp(effect.started_at), "ended_at": stamp(effect.ended_at), "deadline": stamp(effect.deadline),

@@ -63,7 +63,8 @@ async def _print(cli: Cli, rt: Runtime, effect: Effect, zone: str | None) -> Non
     cli.out.fields([
         ("effect", effect.id), ("call", called(effect.tool, effect.arguments)), ("class", effect.effect),
         ("state", effect.state), ("attempt", effect.attempt), ("why", effect.reason), ("warning", effect.warning),
-        ("permission", effect.decision), ("key", effect.key), ("run", effect.run), ("session", effect.session),
+        ("permission", effect.decision), ("key", effect.key), ("step of", effect.parent), ("run", effect.run),
+        ("session", effect.session),
         ("started", when(effect.started_at, zone) if effect.started_at else None),
         ("deadline", when(effect.deadline, zone) if effect.deadline else None),
         ("ended", when(effect.ended_at, zone) if effect.ended_at else None), ("came late", effect.evidence),

@@ -45,6 +45,7 @@ def happened(event: Event) -> str:
         case "effect.planned":
             call = called(d["tool"], values.decode(d["arguments"])) if "arguments" in d else d["tool"]
             said = f"{call} {d.get('class', d['effect'])}" + (f", ask {d['ask']}" if d.get("ask") else "")
+            said += f", step {d['place']} of {d['parent']}" if "parent" in d else ""
         case "effect.started":
             said = f"{d['tool']} attempt {d['attempt']}"
         case "effect.succeeded":

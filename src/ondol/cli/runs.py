@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -105,7 +107,7 @@ async def _print(cli: Cli, rt: Runtime, run: Run, effects: list[Effect], asks: l
     if effects:
         out.line()
         out.title("effects")
-        out.table(effects, EFFECT_COLUMNS, indent=2)
+        out.table(_with_steps(effects), EFFECT_COLUMNS, indent=2)
     if asks:
         out.line()
         out.title("asks")
@@ -124,13 +126,27 @@ async def _print(cli: Cli, rt: Runtime, run: Run, effects: list[Effect], asks: l
         out.line(line)
 
 
-EFFECT_COLUMNS: list[Column[Effect]] = [
-    Column("ID", lambda e: e.id),
-    Column("CALL", lambda e: called(e.tool, e.arguments)),
-    Column("CLASS", lambda e: e.effect),
-    Column("STATE", lambda e: e.state),
-    Column("ATTEMPT", lambda e: e.attempt),
-    Column("WHY", lambda e: "" if e.state == "succeeded" else e.reason or ""),
+def _with_steps(effects: Sequence[Effect]) -> Iterator[tuple[int, Effect]]:
+    """The effects in call order, each followed by what it did as a tool of steps; and how deep each lies."""
+    below: defaultdict[str | None, list[Effect]] = defaultdict(list)
+    for effect in effects:
+        below[effect.parent].append(effect)
+
+    def of(parent: str | None, depth: int) -> Iterator[tuple[int, Effect]]:
+        for effect in below[parent]:
+            yield depth, effect
+            yield from of(effect.id, depth + 1)
+
+    return of(None, 0)
+
+
+EFFECT_COLUMNS: list[Column[tuple[int, Effect]]] = [
+    Column("ID", lambda row: row[1].id),
+    Column("CALL", lambda row: "  " * row[0] + called(row[1].tool, row[1].arguments)),
+    Column("CLASS", lambda row: row[1].effect),
+    Column("STATE", lambda row: row[1].state),
+    Column("ATTEMPT", lambda row: row[1].attempt),
+    Column("WHY", lambda row: "" if row[1].state == "succeeded" else row[1].reason or ""),
 ]
 
 _ASK_COLUMNS: list[Column[Ask]] = [
