@@ -118,3 +118,11 @@ def test_an_installed_package_explains_each_code(installed: Path) -> None:
     where, pages = json.loads(done.stdout)
     assert Path(where).is_relative_to(installed)
     assert pages == {code: (PAGES / f"{code}.md").read_text() for code in CODES}
+
+
+def test_an_installed_package_makes_a_project(installed: Path, tmp_path: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": str(installed)}
+    init = [sys.executable, "-m", "ondol", "init", "mine"]
+    subprocess.run(init, cwd=tmp_path, env=env, check=True, capture_output=True)
+    starter = ROOT / "examples" / "starter"
+    assert (tmp_path / "mine" / "app.py").read_text() == (starter / "app.py").read_text()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import typer
 
 from ondol.cli.output import Column
+from ondol.cli.packed import packed
 from ondol.cli.surface import Cli, verb
 from ondol.errors import CODES, NotFound
 
@@ -45,7 +45,5 @@ async def explain(
 
 
 def page(code: str) -> str:
-    """The page of a code, in Markdown. It is packed into the wheel; in a checkout it is where it was written."""
-    here = Path(__file__)
-    packed, written = here.with_name("errors"), here.parents[3] / "docs" / "errors"
-    return ((packed if packed.is_dir() else written) / f"{code}.md").read_text("utf-8")
+    """The page of a code, in Markdown."""
+    return (packed("docs/errors") / f"{code}.md").read_text("utf-8")
