@@ -1,8 +1,8 @@
 """What the pages tell a newcomer to type works as it stands.
 
-A block ``python name=hello.py`` is a file. A block ``console`` is typed: ``$`` begins a command, the lines below it are
-its whole output, where ``…`` stands for anything, on a line of its own for any lines; a command that shows no output
-must end well. What needs a network or a key stands below ``<!-- not run: why -->``.
+A block ``python name=hello.py`` (or ``toml``) is a file. A block ``console`` is typed: ``$`` begins a command, the
+lines below it are its whole output, where ``…`` stands for anything, on a line of its own for any lines; a command that
+shows no output must end well. What needs a network or a key stands below ``<!-- not run: why -->``.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def test_what_a_page_says_can_be_typed(page: str, tmp_path: Path) -> None:
     for block in blocks((ROOT / page).read_text()):
         where = f"{page}, line {block.line}"
         match block.language:
-            case "python":
+            case "python" | "toml":
                 assert block.name is not None, f"{where}: it has no name= to be written under"
                 (tmp_path / block.name).write_text(block.body)
             case "console":

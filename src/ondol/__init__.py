@@ -1,6 +1,6 @@
 """Ondol: the durable execution lifecycle under AI agents."""
 
-from ondol.agent import Agent, Limits
+from ondol.agent import Agent
 from ondol.clock import Clock, SystemClock
 from ondol.errors import (
     AlreadyDecided,
@@ -15,6 +15,7 @@ from ondol.errors import (
     OperationExpired,
     OperationMismatch,
     OutcomeUnknown,
+    QueueFull,
     RevisionConflict,
     RunCancelled,
     RunEnded,
@@ -27,9 +28,11 @@ from ondol.errors import (
     StoreError,
     StoreFull,
     StoreTooNew,
+    TooLarge,
 )
 from ondol.events import Event
 from ondol.handles import Act, Ask, Effect, Run, RunResult, SeenContext, Session, SessionMessage
+from ondol.limits import Limits
 from ondol.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, ToolResponse, UnknownPart
 from ondol.model import Answer, Delta, Model, ModelOutput, ModelRequest, ToolSpec
 from ondol.runtime import Runtime
@@ -46,9 +49,9 @@ __all__ = [
     "Act", "Agent", "AlreadyDecided", "Answer", "Ask", "AskClosed", "Attachment", "CallFailed", "CannotTell", "Clock",
     "Context", "Delta", "Effect", "Event", "Happened", "InvalidInput", "Limits", "Message", "Model", "ModelError",
     "ModelOutput", "ModelRequest", "NotDone", "NotFound", "NotHappened", "NotOpen", "OndolError", "Opaque",
-    "OperationExpired", "OperationMismatch", "OutcomeUnknown", "Part", "Reasoning", "RevisionConflict", "Run",
-    "RunCancelled", "RunEnded", "RunExpired", "RunFailed", "RunResult", "RunWaiting", "Runtime", "Secret",
+    "OperationExpired", "OperationMismatch", "OutcomeUnknown", "Part", "QueueFull", "Reasoning", "RevisionConflict",
+    "Run", "RunCancelled", "RunEnded", "RunExpired", "RunFailed", "RunResult", "RunWaiting", "Runtime", "Secret",
     "SeenContext", "Session", "SessionBusy", "SessionMessage", "Store", "StoreBusy", "StoreCorrupt", "StoreError",
-    "StoreFull", "StoreTooNew", "SystemClock", "Text", "Tool", "ToolCall", "ToolResponse", "ToolSpec", "Toolset",
-    "UnknownPart", "Usage", "tool", "toolset",
+    "StoreFull", "StoreTooNew", "SystemClock", "Text", "TooLarge", "Tool", "ToolCall", "ToolResponse", "ToolSpec",
+    "Toolset", "UnknownPart", "Usage", "tool", "toolset",
 ]  # fmt: skip

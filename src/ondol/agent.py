@@ -9,20 +9,10 @@ from typing import Any
 from ondol import values
 from ondol.errors import InvalidInput
 from ondol.ids import checked_id
+from ondol.limits import Limits
 from ondol.model import Model
 from ondol.tools import Tool
 from ondol.toolsets import Finds, Toolset, as_tool_or_toolset
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Where a run stops by itself. ``steps`` counts model answers."""
-
-    steps: int = 50
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.steps, int) or self.steps < 1:
-            raise InvalidInput(f"Limits(steps={self.steps}): at least one step is needed")
 
 
 @dataclass(frozen=True)
@@ -52,6 +42,10 @@ class Agent:
             raise InvalidInput(f"agent {self.name!r}: tools must be a list, got {self.tools!r}")
         made = tuple(as_tool_or_toolset(t) for t in self.tools)
         object.__setattr__(self, "tools", made)
+        if not isinstance(self.limits, Limits):
+            raise InvalidInput(f"agent {self.name!r}: limits must be Limits(...), got {self.limits!r}")
+        if self.limits.runs is not None:
+            raise InvalidInput(f"agent {self.name!r}: runs at once are a limit of the process: Runtime(limits=...)")
         names = [t.name for t in made]
         twice = {n for n in names if names.count(n) > 1}
         if twice:

@@ -11,10 +11,10 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, assert_never
 
-from ondol import effects, events, ids, journal, messages, plans, steps, transactions, values
+from ondol import effects, events, ids, journal, limits, messages, plans, steps, transactions, values
 from ondol.attempts import AttemptEnd, Dropped, Raised, Returned, Stopped, TimedOut, Unwound, dispatch, returned
 from ondol.cancellation import InFlight, sleep_or_cancel
 from ondol.clock import to_micros
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 log = logger("ondol.runner")
 
+_OUT_OF_TIME = "the time that the run may take is over"
 _EVIDENCE_KEPT = 2000  # characters of an outcome that came too late
 _REASON_KEPT = 10_000  # characters of why a call failed, or nobody can tell
 _NAMED = 5  # types that a warning names
@@ -108,7 +109,10 @@ class Calls:
             entered = await steps.enter(self, effect, tool, parsed)
             return None if entered is None else await self._write_outcome(effect, tool, *entered)
         now = self.drive.clock.now()
-        deadline = now + tool.timeout
+        timeout, cut = self._timeout(effect, tool)
+        if timeout <= timedelta(0):
+            return effects.Failed(f"not called: {_OUT_OF_TIME}")
+        deadline = now + timeout
         if effect.is_write:
             # Record before calling: after a crash we must know that it may have run.
             effect = await self._write_started(effect, deadline)
@@ -118,7 +122,19 @@ class Calls:
             tool, ctx, parsed, seconds=(deadline - self.drive.clock.now()).total_seconds(), clock=self.drive.clock,
             token=self.drive.token, late=functools.partial(self._late, call),
         )  # fmt: skip
+        if cut and isinstance(ending, TimedOut):
+            return effects.Failed(f"given up: {_OUT_OF_TIME}")
         return await self._write_outcome(effect, tool, ctx, ending)
+
+    def _timeout(self, effect: effects.Effect, tool: Tool[..., Any]) -> tuple[timedelta, bool]:
+        """How long the attempt may take, and whether that is less than its tool allows.
+
+        A read is given up when the run's time is over. A write that may have happened gets all of its own time.
+        """
+        left = limits.tool_time_left(self.drive.state, self.served.bounds.limits, self.drive.now())
+        if effect.is_write or left is None or left >= tool.timeout.total_seconds():
+            return tool.timeout, False
+        return timedelta(seconds=left), True
 
     async def _why_ask_again(
         self, effect: effects.Effect, tool: Tool[..., Any], parsed: Mapping[str, Any]

@@ -183,6 +183,28 @@ def _missing_results(expected: dict[str, str]) -> list[Message]:
     return made
 
 
+_PER_TOKEN = 4  # bytes of JSON in UTF-8. Rough, and the same every time; a provider's own count puts it right
+_OF_IMAGE = 1500 * _PER_TOKEN  # about what providers count for a large image
+_PER_BYTE_SENT = 40  # bytes of a document that weigh as much as one byte of text
+
+
+def weight(bodies: Iterable[str], messages: Iterable[Message]) -> int:
+    """How much of a request these stored messages take, in bytes of text; ``messages`` are the same, read."""
+    text = sum(len(body) if body.isascii() else len(body.encode()) for body in bodies)
+    return text + sum(_weight_of(p) for m in messages for p in m.parts if isinstance(p, Attachment))
+
+
+def _weight_of(attachment: Attachment) -> int:
+    if attachment.media_type.startswith("text/"):
+        return attachment.size
+    return max(_OF_IMAGE, 0 if attachment.media_type.startswith("image/") else attachment.size // _PER_BYTE_SENT)
+
+
+def tokens(weight: int) -> int:
+    """What a request of that weight is believed to take, rounded up."""
+    return -(-weight // _PER_TOKEN)
+
+
 def extend_chain(chain: bytes, bodies: Iterable[str]) -> bytes:
     """A hash chained over the messages: adding one never reads the ones before it."""
     for body in bodies:

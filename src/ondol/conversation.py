@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ondol import context, messages
-from ondol.histories import History
+from ondol.histories import NO_HISTORY
 from ondol.journal import Shown
 from ondol.messages import Message
 
@@ -20,10 +20,11 @@ class Conversation:
     def __init__(
         self, bodies: Mapping[int, str], stored: Mapping[int, Message], instructions: str, provider: str
     ) -> None:
-        self.history = History(0, (), context.EMPTY_CHAIN, 0)
+        self.history = NO_HISTORY
         self.bodies: dict[int, str] = {}
         self.messages: dict[int, Message] = {}
         self.call_ids: set[str] = set()
+        self._weight = 0  # of the own messages
         self._instructions, self._provider = instructions, provider
         self._sendable: dict[int, Message] = {}
         self._sent: list[Message] = []  # own messages as the last request had them, up to the ordinal _sent_upto
@@ -42,6 +43,7 @@ class Conversation:
         self.bodies[ordinal] = body
         if message.role == "assistant":
             self.call_ids.update(c.id for c in message.calls)
+        self._weight += context.weight([body], [message])
         if (sent := context.sendable(body, message, self._provider)) is not None:
             self._sendable[ordinal] = sent
 
@@ -68,6 +70,11 @@ class Conversation:
         else:
             self._chain, self._chained = chain, upto
         return context.request_hash(self._shown(shown)[1], self.history.chain, chain)
+
+    def tokens(self, definition: str, extra: Mapping[int, str]) -> int:
+        """An estimate of the request with all own messages, and ``extra`` bodies that are about to be committed."""
+        whole = context.weight([definition, *extra.values()], ()) + self.history.weight + self._weight
+        return context.tokens(whole)
 
     def _shown(self, shown: Shown) -> tuple[Message, bytes]:
         """The system message of this context, and the head of its requests' hashes."""

@@ -8,6 +8,8 @@
     │   ├── OperationExpired    the operation is done and its reply is no longer kept
     │   ├── RevisionConflict    the session moved on: load it again
     │   ├── SessionBusy         a run of the session is unfinished: wait for it or cancel it
+    │   ├── QueueFull           as many operations wait in the session as may: send it again later
+    │   ├── TooLarge            it has more attachments, or larger ones, than are taken
     │   ├── AlreadyDecided      somebody else decided this ask first
     │   ├── AskClosed           the run of this ask has ended
     │   └── NotOpen             the runtime was used outside ``async with``
@@ -48,7 +50,8 @@ ModelErrorKind = Literal[
 
 #: What stands in the stored error of a run that failed, was cancelled or is parked.
 EndCode: TypeAlias = Literal[
-    "cancelled", "conflict", "definition_changed", "interrupted", "limit_steps", "parked", "unknown_effect",
+    "cancelled", "conflict", "definition_changed", "interrupted", "parked", "unknown_effect",
+    "limit_cost", "limit_steps", "limit_tokens", "limit_tool_time", "limit_wall",
     "model_rate_limited", "model_quota", "model_overloaded", "model_unavailable", "model_server",
     "model_context_overflow", "model_auth", "model_rejected", "model_content_filter", "model_timeout",
     "model_connection",
@@ -73,6 +76,8 @@ CODES: Mapping[str, str] = {
     "operation_mismatch": "Choose a new operation id, or send what was sent with this one before.",
     "operation_expired": "Read the session: the operation is done. To do it once more, choose a new operation id.",
     "revision_conflict": "Load the session again, look at what changed, then repeat your write on the new revision.",
+    "queue_full": "Wait until a run of the session has ended, then send the same operation again.",
+    "too_large": "Send fewer or smaller attachments, or raise Limits(attachments=..., attachment_bytes=...).",
     "session_busy": "Wait for the run that the message names, or cancel it; or let this one queue behind it.",
     "already_decided": "Look at the decision that counts: 'ondol asks show ID'.",
     "ask_closed": "Nothing is left to decide: 'ondol runs show RUN' says how its run ended.",
@@ -87,6 +92,10 @@ CODES: Mapping[str, str] = {
     "conflict": "Look at what was changed by hand, then start a new operation.",
     "definition_changed": "Start the program with code that fits, then 'ondol asks answer ID resume', or 'fail'.",
     "interrupted": "Nothing: the message that took its place is told what was done, and is answered.",
+    "limit_cost": "Raise Limits(cost=...) or choose a cheaper model, then send the same operation id.",
+    "limit_tokens": "Raise Limits(tokens=...) or make what the model sees shorter, then send the same operation id.",
+    "limit_tool_time": "Raise Limits(tool_time=...) or find the slow tool, then send the same operation id.",
+    "limit_wall": "Raise Limits(wall=...) or find out what took so long, then send the same operation id.",
     "limit_steps": "Raise Limits(steps=...) or see why the agent goes in circles, then send the same operation id.",
     "parked": "Find out why processes died, then 'ondol asks answer ID resume' or 'fail'.",
     "unknown_effect": "Look outside whether it happened, and say so: 'ondol effects resolve ID'.",
@@ -186,6 +195,25 @@ class SessionBusy(Refused):
     def __init__(self, session: str, run: str, state: str) -> None:
         self.session, self.run = session, run
         super().__init__(f"session {session!r} has the unfinished run {run} ({state}): wait for it or cancel it")
+
+
+class QueueFull(Refused):
+    """As many operations wait in the session as ``Limits(queue=...)`` allows."""
+
+    code = "queue_full"
+
+    def __init__(self, session: str, limit: int) -> None:
+        self.session, self.limit = session, limit
+        super().__init__(
+            f"session {session!r} has a run that is unfinished and {limit} behind it, and Limits(queue={limit}) allows "
+            "no more: wait until one ends, then send the same operation again"
+        )
+
+
+class TooLarge(Refused):
+    """The attachments are more, or larger, than ``Limits(attachments=..., attachment_bytes=...)`` allows."""
+
+    code = "too_large"
 
 
 class AlreadyDecided(Refused):

@@ -160,11 +160,13 @@ class ContextBuilt:
     note tells of. ``clock`` is the instant shown (microseconds since 1970), ``since`` the accepted instant where the
     run is told both, ``history`` the session's message sequence up to which history is read. Where ``clock`` is left
     out, all of ``clock``, ``since``, ``zone``, ``history`` and ``definition`` are as in the record before.
+    ``tokens`` is a rough estimate of its size.
     """
 
     kind: ClassVar[str] = "context.built"
     step: int
     hash: str
+    tokens: int = 0
     clock: int | None = None
     since: int | None = None
     zone: str | None = None

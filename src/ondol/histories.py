@@ -19,6 +19,10 @@ class History(NamedTuple):
     messages: tuple[Message, ...]
     chain: bytes
     size: int  # characters of the stored bodies
+    weight: int  # see ``context.weight``
+
+
+NO_HISTORY = History(0, (), context.EMPTY_CHAIN, 0, 0)
 
 
 class HistoryCache:
@@ -32,7 +36,7 @@ class HistoryCache:
 
     async def load(self, store: Store, session: SessionRow, provider: str) -> History:
         """The session's history as this provider takes it. Raises StoreTooNew for a message of a newer version."""
-        known = self._kept.get(_key(session, provider)) or History(0, (), context.EMPTY_CHAIN, 0)
+        known = self._kept.get(_key(session, provider)) or NO_HISTORY
         new = []
         if known.until != session.next_message:
             new = await store.read(queries.read_history, session.tenant, session.id, known.until, session.next_message)
@@ -51,7 +55,8 @@ class HistoryCache:
     ) -> History:
         """Keep the history with these committed bodies behind it, which the provider takes as ``sent``."""
         chain = context.extend_chain(before.chain, bodies)
-        history = History(until, (*before.messages, *sent), chain, before.size + sum(map(len, bodies)))
+        size, weight = before.size + sum(map(len, bodies)), before.weight + context.weight(bodies, sent)
+        history = History(until, (*before.messages, *sent), chain, size, weight)
         key = _key(session, provider)
         old = self._kept.pop(key, None)
         self._size += history.size - (old.size if old else 0)

@@ -8,6 +8,7 @@ has the sequence ``batch.seq + i``.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -66,11 +67,36 @@ class State(NamedTuple):
     waited: bool = False  # since the last context: the clock it showed is old
     last_step_open: bool = False  # the last answer's step is not marked completed
     usage: Mapping[str, Usage] = usage.NOTHING  # by model
+    at: int = 0  # of the last entry, in microseconds since 1970
+    worked: int = 0  # microseconds in which a process worked on it; see ``worked_at``
+    in_tools: int = 0  # of those, with calls under way
+    measured: tuple[int, int] | None = None  # what a provider counted, last, and what that had been estimated at
     lost: int = 0  # calls of the model at this step that a process may have made, of which nobody heard any more
 
     @property
     def open_effects(self) -> tuple[Effect, ...]:
         return tuple(e for e in self.effects if not e.has_outcome)
+
+    @property
+    def calls_open(self) -> bool:
+        """Has a call of the last answer no outcome yet?"""
+        last = itertools.takewhile(lambda e: e.step == self.step, reversed(self.effects))
+        return any(not e.has_outcome for e in last)
+
+    def worked_at(self, now: int) -> int:
+        """Microseconds that processes have worked on the run so far. Waiting, of whatever kind, is no work."""
+        return self.worked + (max(0, now - self.at) if self.status == "running" else 0)
+
+    def in_tools_at(self, now: int) -> int:
+        """Of those, the microseconds with calls under way; several at once count once."""
+        return self.in_tools + (max(0, now - self.at) if self.status == "running" and self.calls_open else 0)
+
+    def expected_input(self) -> int:
+        """Tokens of input that the next model call is expected to take; 0 where its context is not written down."""
+        if self.context is None:
+            return 0
+        counted, estimated = self.measured or (1, 1)
+        return self.context.tokens * max(min(counted, 4 * estimated), estimated // 4) // estimated
 
     def path(self, effect: Effect) -> tuple[int, ...]:
         """The calls from the one that the model asked for down to this one. Only tools of steps make it longer."""
@@ -106,6 +132,7 @@ class State(NamedTuple):
 def fold(batches: Iterable[Batch], state: State | None = None) -> State:
     state = state or State()
     for batch in batches:
+        state = _until(state, batch)
         for entry in batch.entries:
             state = apply(state, entry, batch.at)
         state = state._replace(seq=batch.seq + len(batch.entries) - 1, fence=batch.fence)
@@ -220,8 +247,22 @@ def without_context(state: State) -> State:
     return state._replace(context=None)
 
 
+def _until(state: State, batch: Batch) -> State:
+    """The time until this batch was written. Nobody worked on the run if its holder was gone by then."""
+    held = batch.fence == state.fence or any(
+        isinstance(e, events.RunQueued) and e.why == "released" for e in batch.entries
+    )
+    if not held:
+        return state._replace(at=batch.at)
+    worked, in_tools = state.worked_at(batch.at), state.in_tools_at(batch.at)
+    return state._replace(at=batch.at, worked=worked, in_tools=in_tools)
+
+
 def _spent(state: State, entry: events.ModelCompleted | events.StepFailed) -> State:
-    return state._replace(usage=usage.with_call(state.usage, entry, state.lost, 0), lost=0)
+    used = usage.with_call(state.usage, entry, state.lost, state.expected_input())
+    if entry.input and state.context is not None and state.context.tokens:
+        state = state._replace(measured=(entry.input, state.context.tokens))
+    return state._replace(usage=used, lost=0)
 
 
 def _set(state: State, call: int, /, **changes: Any) -> State:

@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias
 from ondol import effects
 from ondol.errors import EndCode, ModelErrorKind, model_code
 from ondol.journal import State
+from ondol.limits import Bounds, reached
 
 #: These runs hold up the ones behind them in their session's queue.
 UNFINISHED = ("queued", "running", "waiting")
@@ -93,7 +94,7 @@ def next_action(
     *,
     busy: Set[int],
     now: int,
-    max_steps: int,
+    bounds: Bounds,
     park_missing: bool = False,
     changed: Mapping[int, str] = MappingProxyType({}),
 ) -> Action:
@@ -113,9 +114,8 @@ def next_action(
         return Commit()
     if state.model_error is not None:
         return _model_gave_up(state)
-    if state.step >= max_steps:
-        why = f"the limit of {max_steps} steps is reached: raise Limits(steps=...) and send the same operation again"
-        return End("failed", "limit_steps", why, retryable=True)
+    if (limit := reached(state, bounds, now)) is not None:
+        return End("failed", limit.code, limit.message, retryable=True)
     if state.context is None:
         return BuildContext()
     return CallModel(after=state.retry_at or 0)

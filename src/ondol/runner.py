@@ -15,7 +15,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ParamSpec, TypeVar, assert_never
 
 from ondol import clock as clocks
-from ondol import context, effects, events, journal, lifecycle, messages, plans, queries, transactions, usage, values
+from ondol import (
+    context,
+    effects,
+    events,
+    journal,
+    lifecycle,
+    limits,
+    messages,
+    plans,
+    queries,
+    transactions,
+    usage,
+    values,
+)
 from ondol.agent import Agent
 from ondol.calls import Calls
 from ondol.cancellation import CancelToken, InFlight, sleep_or_cancel
@@ -33,6 +46,7 @@ from ondol.errors import (
     StoreTooNew,
 )
 from ondol.histories import HistoryCache
+from ondol.limits import Bounds
 from ondol.logs import about
 from ondol.messages import Attachment, Text, ToolCall
 from ondol.model import Answer, Delta, Model, ModelRequest
@@ -64,6 +78,7 @@ class Served:
     tools: Mapping[str, Tool[..., Any]]
     rules: Mapping[str, effects.Rules]
     provider: str  # whose private data in messages the model can read back
+    bounds: Bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,8 +252,7 @@ class Drive:
             return lifecycle.Wait()
         return lifecycle.next_action(
             self._seen(self.state), self.served.rules, busy=self.busy, now=self.now(),
-            max_steps=self.served.agent.limits.steps, park_missing=self.runner.park_missing,
-            changed=self.calls.changed,
+            bounds=self.served.bounds, park_missing=self.runner.park_missing, changed=self.calls.changed,
         )  # fmt: skip
 
     def _seen(self, state: journal.State) -> journal.State:
@@ -337,7 +351,10 @@ class Drive:
         shown = self._show(state)
         digest = self.talk.hash(shown, upto, extra)
         changed = {} if shown == state.shown else shown._asdict()
-        built = events.ContextBuilt(step=state.step + 1, hash=digest, note=note and note[0], told=told, **changed)
+        tokens = self.talk.tokens(self.served.definition, extra)
+        built = events.ContextBuilt(
+            step=state.step + 1, hash=digest, tokens=tokens, note=note and note[0], told=told, **changed
+        )
         entries: list[events.Entry] = [events.StepCompleted(step=state.step)] if state.last_step_open else []
         entries += [events.StepStarted(step=state.step + 1), built, events.ModelStarted(step=state.step + 1)]
         return entries, note[:2] if note else None
@@ -358,9 +375,7 @@ class Drive:
         if self.state.shown is None or self.state.shown.definition != self.served.digest:
             return ()  # the new definition is written down with the context, in a commit of its own
         after = journal.apply(self.state, entry)
-        action = lifecycle.next_action(
-            after, self.served.rules, busy=set(), now=self.now(), max_steps=self.served.agent.limits.steps
-        )
+        action = lifecycle.next_action(after, self.served.rules, busy=set(), now=self.now(), bounds=self.served.bounds)
         if not isinstance(action, lifecycle.BuildContext):
             return ()
         entries, _ = self.next_context(after, {reply: body}, with_note=False)
@@ -400,9 +415,15 @@ class Drive:
             tools=tuple(t.spec for t in self.served.tools.values()),
             run=self.row.id, step=self.state.step, attempt=self.state.attempt, load=self._load,
         )  # fmt: skip
+        left = limits.time_left(self.state, self.served.bounds.limits, self.now())
         asking = InFlight.of_coroutine(self._stream(request))
         try:
-            if await asking.wait(self.clock, None, self.stopping) == "cancelled":
+            ending = await asking.wait(self.clock, left, self.stopping)
+            if ending == "timeout":
+                await asking.stop_late(self.clock)
+                await self._out_of_time()
+                return
+            if ending == "cancelled":
                 await asking.stop_late(self.clock)
                 await self._write_cancelled("".join(self._partial), untold=True, asked=self.served.model.name)
                 return
@@ -467,6 +488,15 @@ class Drive:
         failed = events.StepFailed(
             step=self.state.step + 1, attempt=self.state.attempt, error="cancelled", message=said[:_PARTIAL_KEPT],
             **spent,
+        )  # fmt: skip
+        await self._write_failed(failed)
+
+    async def _out_of_time(self) -> None:
+        """The run may not be worked on any longer, so the call was given up. The next action says the rest."""
+        failed = events.StepFailed(
+            step=self.state.step + 1, attempt=self.state.attempt, error="limit_wall", untold=True,
+            message="given up: the time that the run may be worked on is over", retry_at=self.now(),
+            asked=self.served.model.name,
         )  # fmt: skip
         await self._write_failed(failed)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -12,10 +13,10 @@ from types import TracebackType
 from typing import Any, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack, get_args
 
 from ondol import clock as clocks
-from ondol import context, ids, journal, media, messages, providers, queries, transactions, values
+from ondol import context, ids, journal, media, messages, prices, providers, queries, transactions, values
 from ondol.agent import Agent
 from ondol.clock import Clock, SystemClock, from_micros, to_micros
-from ondol.errors import InvalidInput, NotFound, NotOpen
+from ondol.errors import InvalidInput, NotFound, NotOpen, TooLarge
 from ondol.events import ContextBuilt, Event
 from ondol.handles import (
     AT_REST,
@@ -34,16 +35,18 @@ from ondol.handles import (
     this_person,
 )
 from ondol.ids import DEFAULT_TENANT, checked_id, checked_limit, checked_text
+from ondol.limits import Bounds, Limits
 from ondol.logs import journaled
 from ondol.messages import Attachment
 from ondol.model import Model
+from ondol.prices import Prices
 from ondol.records import RunRow
 from ondol.runner import Runner, Served
 from ondol.store import Store
 from ondol.streams import Streams
 from ondol.tools import as_sent
 from ondol.transactions import Accepted, Decision, IfBusy, NewRun, Tx
-from ondol.worker import DRIVER_KEY, EmbeddedEngine, no_driver_reason
+from ondol.worker import DRIVER_KEY, SLOTS, EmbeddedEngine, no_driver_reason
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -77,8 +80,9 @@ class Runtime:
     ``ONDOL_DB`` or ``sqlite:///ondol.db``) or a ``Store``. Use it as ``async with Runtime(...) as rt:``; opening
     resumes what a crash left. ``deps`` is handed to tools as ``ctx.deps``. ``time_zone`` holds where neither the
     request nor anybody else names one. ``missing_tool`` says what becomes of a planned call whose tool is gone after a
-    deploy: ``refuse`` tells the model, ``park`` parks the run until an operator decides. ``door`` names this way in,
-    in the record of every human act.
+    deploy: ``refuse`` tells the model, ``park`` parks the run until an operator decides. ``limits`` hold for the
+    process and, beside their own, for all agents. ``prices`` is a file of what tokens cost, by default
+    ``ONDOL_PRICES``. ``door`` names this way in, in the record of every human act.
     """
 
     def __init__(
@@ -91,6 +95,8 @@ class Runtime:
         clock: Clock | None = None,
         door: str = "python",
         missing_tool: MissingTool = "refuse",
+        limits: Limits | None = None,
+        prices: str | Path | None = None,
     ) -> None:
         self._store = open_store(store or os.environ.get("ONDOL_DB") or DEFAULT_STORE)
         self._journaled = journaled(self._store)
@@ -99,6 +105,10 @@ class Runtime:
         for given in agents:
             if not isinstance(given, Agent):
                 raise InvalidInput(f"agents must be a list of Agent, and one of them is {given!r}")
+        if limits is not None and not isinstance(limits, Limits):
+            raise InvalidInput(f"limits must be Limits(...), got {limits!r}")
+        self.limits = limits or Limits()
+        self.prices = prices or os.environ.get("ONDOL_PRICES") or None
         self.agents = {a.name: a for a in agents}
         if len(self.agents) < len(agents):
             raise InvalidInput("two agents have the same name: rename one")
@@ -129,14 +139,16 @@ class Runtime:
         """Open the store, take up what a dead process left, and begin to drive.
 
         Raises:
-            InvalidInput: an agent's model is unknown or its key is missing; nothing was started.
+            InvalidInput: an agent's model is unknown or its key is missing, or it has a limit of cost and no price;
+                nothing was started.
             StoreCorrupt, StoreTooNew, StoreError: the store cannot be used, and was left as it is.
         """
         if self._engine is not None:
             raise NotOpen("this runtime is open already")
         self._served = {name: self._serve(agent) for name, agent in self.agents.items()}
         runner = Runner(self._journaled, self.clock, self._streams, self.deps, self._park_missing)
-        engine = EmbeddedEngine(self._journaled, self.clock, self._streams, runner, self._served)
+        slots = self.limits.runs or SLOTS
+        engine = EmbeddedEngine(self._journaled, self.clock, self._streams, runner, self._served, slots)
         try:
             await self._store.open(engine.changed)
             await engine.open()
@@ -178,7 +190,31 @@ class Runtime:
         digest = values.digest(agent.definition())
         rules = {name: t.rules for name, t in tools.items()}
         provider = getattr(model, "provider", model.name)
-        return Served(agent, model, definition, digest, tools, rules, provider)
+        return Served(agent, model, definition, digest, tools, rules, provider, self._bounds(agent, model))
+
+    def _bounds(self, agent: Agent, model: Model) -> Bounds:
+        """Raises InvalidInput where a limit of cost cannot be kept."""
+        within = agent.limits.within(self.limits)
+        if within.cost is None:
+            return Bounds(within)
+        prices = self._read_prices()
+        if prices.of(model.name) is None:
+            where = f"it is not in {prices.source}" if prices.source else "there is no price file"
+            raise InvalidInput(
+                f"agent {agent.name!r} has a limit of cost, and its model {model.name!r} has no price ({where}): "
+                "name a file that has it (Runtime(prices=...) or ONDOL_PRICES), or limit tokens instead"
+            )
+        return Bounds(within, prices, model.name)
+
+    def _read_prices(self) -> Prices:
+        """The prices as they are now; none where no file is named. Raises InvalidInput for one that cannot be read."""
+        if self.prices is None:
+            return Prices()
+        try:
+            text = Path(self.prices).read_text("utf-8")
+        except (OSError, ValueError) as error:
+            raise InvalidInput(f"the price file {self.prices} cannot be read: {error}") from error
+        return prices.parse(text, str(self.prices))
 
     @property
     def _working(self) -> EmbeddedEngine:
@@ -218,7 +254,8 @@ class Runtime:
         next.
 
         Raises:
-            OperationMismatch, OperationExpired, RevisionConflict, SessionBusy, InvalidInput, NotFound
+            OperationMismatch, OperationExpired, RevisionConflict, SessionBusy, QueueFull, TooLarge, InvalidInput,
+            NotFound
         """
         engine = self._working
         name = agent.name if isinstance(agent, Agent) else checked_id("the name of an agent", agent)
@@ -242,6 +279,8 @@ class Runtime:
                 checked_id(kind, value)
         if time_zone is not None:
             clocks.zone(time_zone)
+        limits = served.bounds.limits
+        await asyncio.to_thread(_check_attachments, attachments, limits) if attachments else None
         now = self.clock.now()
         parts = [await self._attach(tenant, a) for a in attachments]
         fingerprint = values.digest(values.encode([served.agent.name, session, input, sorted(p.digest for p in parts)]))
@@ -253,7 +292,7 @@ class Runtime:
             door=self.door, zone=time_zone, default_zone=self.time_zone,
             input=messages.dumps(messages.user(input, *parts)),
             blobs=[(p.digest, p.size) for p in parts], expected_revision=expected_revision,
-            if_busy=if_busy, by=user or (this_person() if if_busy == "interrupt" else ""),
+            if_busy=if_busy, by=user or (this_person() if if_busy == "interrupt" else ""), queue=limits.queue,
         )  # fmt: skip
         accepted: Accepted = await self._write(transactions.accept, new, to_micros(now))
         if accepted.interrupted is not None:
@@ -598,6 +637,23 @@ class Runtime:
     async def _read(self, tx: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
         self._working  # noqa: B018 - raises when closed
         return await self._store.read(tx, *args, **kwargs)
+
+
+def _check_attachments(given: Sequence[Attached], limits: Limits) -> None:
+    """Before anything is read into memory. What is no file is refused later. Raises TooLarge."""
+    most, at_most = limits.attachments, limits.attachment_bytes
+    if most is not None and len(given) > most:
+        raise TooLarge(f"{len(given)} attachments, and Limits(attachments={most}) allows no more: send fewer at once")
+    if at_most is None:
+        return
+    size = 0
+    for attachment in given:
+        with contextlib.suppress(OSError, ValueError):
+            size += len(attachment) if isinstance(attachment, bytes) else Path(attachment).stat().st_size
+    if size > at_most:
+        raise TooLarge(
+            f"the attachments have {size} bytes, and Limits(attachment_bytes={at_most}) allows no more: send less"
+        )
 
 
 def _cursor(run: str, after: str | None) -> int:

@@ -37,7 +37,7 @@ from ondol.transactions import Decision
 
 log = logger("ondol.worker")
 
-SLOTS = 200  # runs driven at once; each holds a task, no connection
+SLOTS = 200  # runs driven at once where no limit is set; each holds a task, no connection
 _PAGE = 500  # queued runs read at once
 _SUSPECT_PATIENCE = 60.0  # seconds that a suspect waits for the others to end before it runs beside them
 _BLOBS_KEPT = timedelta(hours=24)  # for an upload whose operation never came
@@ -51,8 +51,9 @@ class EmbeddedEngine:
     """Drives runs in this process, in tasks of the running event loop."""
 
     def __init__(
-        self, store: Store, clock: Clock, streams: Streams, runner: Runner, served: Mapping[str, Served]
+        self, store: Store, clock: Clock, streams: Streams, runner: Runner, served: Mapping[str, Served], slots: int
     ) -> None:
+        self.slots = slots
         self.store, self.clock, self.streams, self.runner, self.served = store, clock, streams, runner, served
         self.owner = f"{os.getpid()}.{id(self):x}"
         self.is_driver = False
@@ -131,7 +132,7 @@ class EmbeddedEngine:
         """As many as there are slots. A run that processes died of runs alone, so that it takes no other with it."""
         if self._alone is not None:
             return
-        while self._pending and len(self._tasks) < SLOTS:
+        while self._pending and len(self._tasks) < self.slots:
             run = next(iter(self._pending))
             self._start(run, self._pending.pop(run))
         if self._suspects and not self._tasks:

@@ -10,6 +10,7 @@ from ondol import events, journal, lifecycle
 from ondol.effects import Rules, Run
 from ondol.events import ContextBuilt, EffectPlanned, EffectStarted, EffectSucceeded, EffectUnknown, ModelCompleted
 from ondol.lifecycle import Advance, BuildContext, CallModel, Commit, End, Settle, Suspend, Wait
+from ondol.limits import Bounds, Limits
 
 RULES = {"read": Rules(), "once": Rules(), "idem": Rules(key_ttl=timedelta(hours=1))}
 BUILT = ContextBuilt(step=1, hash="h", clock=1, definition="d")
@@ -20,8 +21,8 @@ def state(*entries: events.Entry) -> journal.State:
     return journal.fold([journal.Batch(1, 1, 1, (accepted, events.RunStarted(), *entries))])
 
 
-def action(of: journal.State, busy=frozenset(), now=10, max_steps=50):
-    return lifecycle.next_action(of, RULES, busy=busy, now=now, max_steps=max_steps)
+def action(of: journal.State, busy=frozenset(), now=10, **limits):
+    return lifecycle.next_action(of, RULES, busy=busy, now=now, bounds=Bounds(Limits(**limits)))
 
 
 def planned(call: int, tool: str, kind="once", ask=None):
@@ -95,7 +96,7 @@ def test_a_model_that_gave_up_ends_the_run_retryable_where_trying_later_may_help
 
 def test_the_limit_of_steps_ends_the_run_and_names_the_knob():
     entries = [BUILT, ModelCompleted(step=1, message=2), planned(0, "read", "read"), EffectSucceeded(call=0)]
-    ended = action(state(*entries), max_steps=1)
+    ended = action(state(*entries), steps=1)
     assert isinstance(ended, End)
     assert ended.retryable
     assert "Limits(steps=" in ended.message

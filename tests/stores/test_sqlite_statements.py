@@ -25,6 +25,7 @@ BY_INDEX = {
     "ask.close_all": ["asks (tenant=? AND run=?)"],
     "ask.of_effect": ["asks (tenant=? AND run=?)"],
     "run.unfinished_in_session": ["runs (tenant=? AND session=?)"],
+    "run.count_unfinished": ["runs (tenant=? AND session=?)"],
     "run.next_in_session": ["runs (tenant=? AND session=?)"],
     "run.hold": ["runs (tenant=? AND id=?)"],
     "signal.unread": ["signals (tenant=? AND run=?)"],

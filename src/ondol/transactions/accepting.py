@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from ondol import events
-from ondol.errors import OperationExpired, OperationMismatch, RevisionConflict, SessionBusy
+from ondol.errors import OperationExpired, OperationMismatch, QueueFull, RevisionConflict, SessionBusy
 from ondol.records import RunRow, SessionRow
 from ondol.transactions.ending import Cancelled, stop
 from ondol.transactions.pieces import append_entries, message_row, queue_again, run_row
@@ -37,6 +37,7 @@ class NewRun(NamedTuple):
     expected_revision: int | None = None
     if_busy: IfBusy = "queue"
     by: str = ""  # who interrupts
+    queue: int | None = None  # operations that may wait in the session behind the one that is worked on
 
 
 class Accepted(NamedTuple):
@@ -73,6 +74,10 @@ def accept(new: NewRun, at: int) -> Tx[Accepted]:
             raise RevisionConflict(new.session, new.expected_revision, actual)
     if new.if_busy == "reject" and unfinished:
         raise SessionBusy(new.session, *unfinished[0])
+    if new.queue is not None and unfinished and new.if_busy != "interrupt":
+        (((waiting,),),) = yield [("run.count_unfinished", of_session)]
+        if waiting > new.queue:
+            raise QueueFull(new.session, new.queue)
 
     place = session.next_place if session else 0
     interrupted = None

@@ -1,0 +1,258 @@
+"""Limits: checked before the call, an end that names the knob, and a run that goes on when it is raised."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ondol import (
+    Agent,
+    Context,
+    InvalidInput,
+    Limits,
+    QueueFull,
+    Run,
+    RunFailed,
+    Runtime,
+    RunWaiting,
+    TooLarge,
+    tool,
+)
+from ondol.testing import FaultPlan, ManualClock, ScriptedModel, barrier, call
+from promise.house import HELLO, House, rest, states, the_ask
+
+LOOK, LETTER = call("look", order="1"), call("letter", to="kim")
+PRICES = 'currency = "USD"\n[models.script]\ninput = 1\noutput = 1\n'
+
+
+async def ends(run: Run, code: str) -> str:
+    """It ended at this limit, and can go on. Returns the message."""
+    with pytest.raises(RunFailed) as ended:
+        await run.result()
+    assert (ended.value.error["code"], ended.value.retryable, run.status) == (code, True, "failed")
+    return str(ended.value.error["message"])
+
+
+async def goes_on(house: House, *answers: Any, **limits: Any) -> None:
+    """With the limit raised, the same operation goes on from its journal: nothing is asked or done again."""
+    asked, done = len(house.asked()), house.count()
+    agent = house.agent(*answers, limits=Limits(**limits))
+    async with house.life(agent) as life:
+        again = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert (await again.result()).text == "done"
+    assert len(house.asked()) == asked + 1
+    assert house.count() == done
+
+
+# --- of one run -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "limit", "raised"),
+    [
+        ("limit_steps", {"steps": 1}, {"steps": 2}),
+        ("limit_tokens", {"tokens": 500}, {"tokens": 5000}),
+        ("limit_cost", {"cost": "0.0005"}, {"cost": 1}),
+    ],
+)
+async def test_reaching_a_limit_ends_the_run_and_raising_it_lets_it_go_on(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, limit: Any, raised: Any
+) -> None:
+    (tmp_path / "prices.toml").write_text(PRICES)
+    monkeypatch.setenv("ONDOL_PRICES", str(tmp_path / "prices.toml"))
+    answers = ([call("look", order="1" * 400), LETTER], "done")
+    agent = house.agent(*answers, limits=Limits(**limit))
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        (knob,) = limit
+        assert f"raise Limits({knob}=...)" in await ends(run, code)
+        assert len(house.asked()) == 1
+        assert await states(run) == [("look", "succeeded", 0), ("letter", "succeeded", 1)]
+        again = await life.rt.start(agent, "go", session="s", operation_id="op")  # it is still not raised
+        await ends(again, code)
+        assert len(house.asked()) == 1
+    await goes_on(house, *answers, **raised)
+
+
+async def test_a_limit_holds_before_the_first_call_too(house: House) -> None:
+    agent = house.agent("done", limits=Limits(tokens=10))
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert "about" in await ends(run, "limit_tokens")
+        assert not house.asked()
+        assert run.usage == {}
+
+
+async def test_a_changed_limit_is_no_changed_agent(house: House) -> None:
+    small, large = (house.agent("done", limits=Limits(steps=n)) for n in (1, 9))
+    assert small.definition() == large.definition()
+
+
+async def test_the_runtime_limits_all_its_agents_and_the_smaller_one_counts(house: House) -> None:
+    agent = house.agent([LOOK], [LOOK], "done", limits=Limits(steps=3))
+    async with house.life(agent, limits=Limits(steps=2)) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert "2 steps" in await ends(run, "limit_steps")
+
+
+async def test_a_limit_of_cost_without_a_price_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    model = ScriptedModel(["done"])
+    agent = Agent("a", model=model, limits=Limits(cost=1))
+    with pytest.raises(InvalidInput, match=r"'script' has no price .there is no price file"):
+        await Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[agent]).open()
+    (tmp_path / "prices.toml").write_text(PRICES.replace("script", "other"))
+    with pytest.raises(InvalidInput, match=r"it is not in .*prices\.toml"):
+        await Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[agent], prices=tmp_path / "prices.toml").open()
+    with pytest.raises(InvalidInput, match=r"gone\.toml cannot be read"):
+        await Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[agent], prices=tmp_path / "gone.toml").open()
+    assert not (tmp_path / "ondol.db").exists()
+
+
+# --- time -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_model_call_is_given_up_when_the_time_is_over(house: House) -> None:
+    place = barrier()
+    agent = house.agent("done", limits=Limits(wall=timedelta(minutes=1)))
+    async with house.life(agent, plan=FaultPlan().at("model.before", fault=place)) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        await place.reached.wait()
+        house.clock.advance(seconds=61)
+        assert "60 s of work" in await ends(run, "limit_wall")
+        assert run.usage["script"].unknown == 1
+        assert [e.data["error"] async for e in run.events() if e.type == "step.failed"] == ["limit_wall"]
+        place.go_on.set()
+    await goes_on(house, "done", wall=timedelta(minutes=5))
+
+
+async def test_a_write_in_flight_is_never_cut_off_by_a_limit(house: House) -> None:
+    place = barrier()
+    agent = house.agent([LETTER], "done", limits=Limits(wall=timedelta(seconds=10)))
+    async with house.life(agent, plan=FaultPlan().at("letter.before", fault=place)) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        await place.reached.wait()
+        house.clock.advance(seconds=30)
+        place.go_on.set()
+        await ends(run, "limit_wall")
+        assert await states(run) == [("letter", "succeeded", 1)]
+    await goes_on(house, [LETTER], "done", wall=timedelta(minutes=5))
+
+
+@pytest.mark.parametrize("knob", ["wall", "tool_time"])
+async def test_a_read_in_flight_is_given_up_when_the_time_is_over(house: House, knob: str) -> None:
+    place = barrier()
+    agent = house.agent([LOOK], "done", limits=Limits(**{knob: timedelta(seconds=10)}))
+    async with house.life(agent, plan=FaultPlan().at("look.before", fault=place)) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        await place.reached.wait()
+        house.clock.advance(seconds=11)
+        await ends(run, f"limit_{knob}")
+        assert await states(run) == [("look", "failed", 0)]
+    await goes_on(house, [LOOK], "done", **{knob: timedelta(minutes=5)})
+
+
+async def test_waiting_for_a_person_is_no_work(house: House) -> None:
+    agent = house.agent([call("wire", to="kim")], "done", limits=Limits(wall=timedelta(minutes=1)))
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        with pytest.raises(RunWaiting):
+            await run.result()
+        house.clock.advance(hours=72)
+        await (await the_ask(run)).approve(by="lee")
+        assert await rest(run) == "completed"
+
+
+async def test_waiting_for_its_turn_is_no_work(house: House) -> None:
+    place = barrier()
+    agent = house.agent("done", limits=Limits(wall=timedelta(minutes=10)))
+    house.answers("first", [LETTER], "done")
+    async with house.life(agent, plan=FaultPlan().at("letter.before", fault=place)) as life:
+        await life.rt.start(agent, "first", session="s", operation_id="first")
+        await place.reached.wait()
+        queued = await life.rt.start(agent, "go", session="s", operation_id="op")
+        house.clock.advance(minutes=30)
+        place.go_on.set()
+        assert await rest(queued) == "completed"
+
+
+async def test_the_time_that_its_process_was_dead_is_no_work(house: House) -> None:
+    agent = house.agent([LOOK], "done", limits=Limits(wall=timedelta(minutes=1)))
+    await house.dies(agent, "outcome.before")  # then an hour passes
+    async with house.life(agent) as life:
+        assert await rest(await life.rt.find_run("op")) == "completed"
+
+
+async def test_a_limit_that_was_reached_holds_after_a_restart_too(house: House) -> None:
+    agent = house.agent([LOOK], "done", limits=Limits(steps=1))
+    await house.dies(agent, "end.before")
+    async with house.life(agent) as life:
+        await ends(await life.rt.find_run("op"), "limit_steps")
+    assert len(house.asked()) == 1
+
+
+# --- of what is accepted ----------------------------------------------------------------------------------------
+
+
+async def test_a_full_queue_refuses_and_writes_nothing(house: House) -> None:
+    place = barrier()
+    agent = house.agent("done", limits=Limits(queue=1))
+    async with house.life(agent, plan=FaultPlan().at("model.before", fault=place)) as life:
+        first = await life.rt.start(agent, HELLO, session="s", operation_id="first")
+        await place.reached.wait()
+        second = await life.rt.start(agent, "go", session="s", operation_id="second")
+        with pytest.raises(QueueFull, match=r"session 's' .* Limits\(queue=1\)"):
+            await life.rt.start(agent, "go", session="s", operation_id="third")
+        assert {r.operation_id for r in await life.rt.runs()} == {"first", "second"}
+        known = await life.rt.start(agent, "go", session="s", operation_id="second")  # it has its place already
+        assert known.id == second.id
+        other = await life.rt.start(agent, "go", session="t", operation_id="other")  # sessions do not share a queue
+        place.go_on.set()
+        assert [await rest(r) for r in (first, second, other)] == ["completed"] * 3
+        third = await life.rt.start(agent, "go", session="s", operation_id="third")
+        assert await rest(third) == "completed"
+
+
+async def test_attachments_over_the_limit_are_refused_before_they_are_read_and_nothing_is_written(
+    tmp_path: Path,
+) -> None:
+    agent = Agent("a", model=ScriptedModel(["done"]), limits=Limits(attachments=2, attachment_bytes=10))
+    (tmp_path / "large").write_bytes(bytes(9))
+    async with Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[agent]) as rt:
+        with pytest.raises(TooLarge, match=r"3 attachments, and Limits\(attachments=2\)"):
+            await rt.start(agent, "see", attachments=[b"1", b"2", b"3"])
+        with pytest.raises(TooLarge, match=r"11 bytes, and Limits\(attachment_bytes=10\)"):
+            await rt.start(agent, "see", attachments=[tmp_path / "large", b"12"])
+        assert await rt.runs() == []
+        assert [f for f in (tmp_path / "ondol.db.blobs").rglob("*") if f.is_file()] == []
+        assert (await rt.run(agent, "see", attachments=[tmp_path / "large", b"1"])).text == "done"
+
+
+async def test_no_more_runs_are_driven_at_once_than_the_process_may(tmp_path: Path) -> None:
+    working, most, go_on = 0, 0, asyncio.Event()
+
+    @tool(effect="read")
+    async def work(ctx: Context[Any]) -> str:
+        nonlocal working, most
+        working, most = working + 1, max(most, working + 1)
+        if working == 2:
+            go_on.set()
+        await go_on.wait()
+        await asyncio.sleep(0)
+        working -= 1
+        return "worked"
+
+    agent = Agent("a", model=ScriptedModel([[call("work")], "done"]), tools=[work])
+    db = f"sqlite:///{tmp_path}/ondol.db"
+    async with Runtime(db, agents=[agent], clock=ManualClock(), limits=Limits(runs=2)) as rt:
+        runs = [await rt.start(agent, "go") for _ in range(6)]
+        assert [(await r.result()).text for r in runs] == ["done"] * 6
+    assert most == 2
+
+
+def test_runs_at_once_are_a_matter_of_the_process() -> None:
+    with pytest.raises(InvalidInput, match=r"Runtime\(limits="):
+        Agent("a", model="script:demo", limits=Limits(runs=3))
