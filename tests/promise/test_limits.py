@@ -22,8 +22,8 @@ from ondol import (
     TooLarge,
     tool,
 )
-from ondol.testing import FaultPlan, ManualClock, ScriptedModel, barrier, call
-from promise.house import HELLO, House, rest, states, the_ask
+from ondol.testing import FaultPlan, ScriptedModel, barrier, call
+from promise.house import HELLO, SOON, House, letter, rest, states, the_ask
 
 LOOK, LETTER = call("look", order="1"), call("letter", to="kim")
 PRICES = 'currency = "USD"\n[models.script]\ninput = 1\noutput = 1\n'
@@ -32,7 +32,8 @@ PRICES = 'currency = "USD"\n[models.script]\ninput = 1\noutput = 1\n'
 async def ends(run: Run, code: str) -> str:
     """It ended at this limit, and can go on. Returns the message."""
     with pytest.raises(RunFailed) as ended:
-        await run.result()
+        async with asyncio.timeout(SOON):
+            await run.result()
     assert (ended.value.error["code"], ended.value.retryable, run.status) == (code, True, "failed")
     return str(ended.value.error["message"])
 
@@ -139,6 +140,10 @@ async def test_a_write_in_flight_is_never_cut_off_by_a_limit(house: House) -> No
         place.go_on.set()
         await ends(run, "limit_wall")
         assert await states(run) == [("letter", "succeeded", 1)]
+        (sent,) = await run.effects()
+        assert sent.deadline is not None
+        assert sent.started_at is not None
+        assert sent.deadline - sent.started_at == letter.timeout
     await goes_on(house, [LETTER], "done", wall=timedelta(minutes=5))
 
 
@@ -216,6 +221,17 @@ async def test_a_full_queue_refuses_and_writes_nothing(house: House) -> None:
         assert await rest(third) == "completed"
 
 
+async def test_a_full_queue_lets_an_interrupt_pass_because_it_takes_the_place_of_another(house: House) -> None:
+    place = barrier()
+    agent = house.agent("done", limits=Limits(queue=0))
+    async with house.life(agent, plan=FaultPlan().at("model.before", fault=place)) as life:
+        first = await life.rt.start(agent, HELLO, session="s", operation_id="first")
+        await place.reached.wait()
+        other = await life.rt.start(agent, "go", session="s", operation_id="op", if_busy="interrupt")
+        assert [await rest(first), await rest(other)] == ["cancelled", "completed"]
+        place.go_on.set()
+
+
 async def test_attachments_over_the_limit_are_refused_before_they_are_read_and_nothing_is_written(
     tmp_path: Path,
 ) -> None:
@@ -232,25 +248,25 @@ async def test_attachments_over_the_limit_are_refused_before_they_are_read_and_n
 
 
 async def test_no_more_runs_are_driven_at_once_than_the_process_may(tmp_path: Path) -> None:
-    working, most, go_on = 0, 0, asyncio.Event()
+    working: list[str] = []
+    two, go_on = asyncio.Event(), asyncio.Event()
 
     @tool(effect="read")
     async def work(ctx: Context[Any]) -> str:
-        nonlocal working, most
-        working, most = working + 1, max(most, working + 1)
-        if working == 2:
-            go_on.set()
+        working.append(ctx.run_id)
+        if len(working) == 2:
+            two.set()
         await go_on.wait()
-        await asyncio.sleep(0)
-        working -= 1
         return "worked"
 
     agent = Agent("a", model=ScriptedModel([[call("work")], "done"]), tools=[work])
-    db = f"sqlite:///{tmp_path}/ondol.db"
-    async with Runtime(db, agents=[agent], clock=ManualClock(), limits=Limits(runs=2)) as rt:
+    async with Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[agent], limits=Limits(runs=2)) as rt:
         runs = [await rt.start(agent, "go") for _ in range(6)]
+        await two.wait()
+        await rt.write_session("other", title="behind every claim that was made")
+        assert {r.id for r in await rt.runs(state="running")} == set(working)
+        go_on.set()
         assert [(await r.result()).text for r in runs] == ["done"] * 6
-    assert most == 2
 
 
 def test_runs_at_once_are_a_matter_of_the_process() -> None:

@@ -47,6 +47,7 @@ SELECT id FROM runs WHERE tenant = :tenant AND session = :session
 -- name: run.make_room
 UPDATE runs SET place = place + 1 WHERE tenant = :tenant AND session = :session
   AND state IN ('queued', 'running', 'waiting') AND place >= :place
+
 -- name: run.count_unfinished
 SELECT count(*) FROM runs WHERE tenant = :tenant AND session = :session AND state IN ('queued', 'running', 'waiting')
 
