@@ -463,6 +463,21 @@ class Session:
         )
 
 
+def told_of(entry: events.Entry, state: journal.State) -> tuple[int, ...]:
+    """The ordinals of the messages that ``event_of`` looks at."""
+    match entry:
+        case events.ModelCompleted(message=ordinal):
+            return (ordinal,)
+        case events.EffectPlanned(call=call):
+            return (state.effects[call].message,)
+        case events.EffectSucceeded(call=call) | events.EffectFailed(call=call):
+            return (state.effects[call].reply,)
+        case events.RunCompleted() if state.answered is not None:
+            return (state.answered,)
+        case _:
+            return ()
+
+
 def event_of(
     run: str, seq: int, at: int, entry: events.Entry, bodies: Mapping[int, Message], state: journal.State
 ) -> Event:

@@ -5,6 +5,7 @@ Functions of the same form as those of ``transactions``, which change nothing. A
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from ondol import ids, journal
@@ -38,10 +39,10 @@ def list_runs(
 
 
 def read_journal(tenant: str, run: str, after: int = 0) -> Tx[tuple[RunRow, list[journal.Batch]]]:
-    """The run and its batches that end after the sequence ``after``."""
+    """The run and its batches behind ``after``, the sequence of the last entry of a batch."""
     run_rows, rows = yield [
         ("run.get", {"tenant": tenant, "run": run}),
-        ("entry.list", {"tenant": tenant, "run": run, "after": after + 1}),
+        ("entry.list", {"tenant": tenant, "run": run, "after": after}),
     ]
     return run_row(run_rows, run), [journal.loads(run, *r) for r in rows]
 
@@ -49,6 +50,12 @@ def read_journal(tenant: str, run: str, after: int = 0) -> Tx[tuple[RunRow, list
 def read_messages(tenant: str, run: str) -> Tx[dict[int, str]]:
     (rows,) = yield [("message.of_run", {"tenant": tenant, "run": run})]
     return {o: checked_body(run, o, body, total) for o, body, total in rows}
+
+
+def read_some_messages(tenant: str, run: str, ordinals: Iterable[int]) -> Tx[dict[int, str]]:
+    """Those of the run's messages that are stored."""
+    found = yield [("message.one", {"tenant": tenant, "run": run, "ordinal": ordinal}) for ordinal in ordinals]
+    return {o: checked_body(run, o, body, total) for rows in found for o, body, total in rows}
 
 
 class StoredMessage(NamedTuple):

@@ -33,11 +33,12 @@ from ondol.handles import (
     encode_given,
     event_of,
     this_person,
+    told_of,
 )
 from ondol.ids import DEFAULT_TENANT, checked_id, checked_limit, checked_text
 from ondol.limits import Bounds, Limits
 from ondol.logs import journaled
-from ondol.messages import Attachment
+from ondol.messages import Attachment, Message
 from ondol.model import Model
 from ondol.prices import Prices
 from ondol.records import RunRow
@@ -416,24 +417,30 @@ class Runtime:
     async def _events(self, tenant: str, run: str, after: str | None, at_rest: frozenset[str]) -> AsyncIterator[Event]:
         seen = _cursor(run, after)
         watch = self._streams.watch(run)
-        state, bodies, folded = journal.State(), {}, 0
+        state, folded, resting, stored = journal.State(), 0, False, True
+        bodies: dict[int, Message] = {}
         try:
-            while True:
-                row, batches = await self._read(queries.read_journal, tenant, run, folded)
-                if batches:
-                    stored = await self._run_messages(tenant, run)
-                    bodies = {o: messages.loads(b) for o, b in stored.items()}
-                for batch in batches:
-                    for i, entry in enumerate(batch.entries):
-                        state = journal.apply(state, entry, batch.at)
-                        folded = batch.seq + i
-                        if folded > seen:
-                            yield event_of(run, folded, batch.at, entry, bodies, state)
+            while not resting:
+                if stored:
+                    row, batches = await self._read(queries.read_journal, tenant, run, folded)
+                    happened = []
+                    for batch in batches:
+                        for i, entry in enumerate(batch.entries):
+                            state = journal.apply(state, entry, batch.at)
+                            folded = batch.seq + i
+                            if folded > seen:
+                                happened.append((folded, batch.at, entry, state))
+                    # Each message is read once, when it is first told of: a watcher costs what is new.
+                    if missing := {o for *_, e, then in happened for o in told_of(e, then)} - bodies.keys():
+                        new = await self._read(queries.read_some_messages, tenant, run, sorted(missing))
+                        bodies |= {o: messages.loads(b) for o, b in new.items()}
+                    for seq, at, entry, then in happened:
+                        yield event_of(run, seq, at, entry, bodies, then)
+                    resting = row.state in at_rest  # as of the same snapshot as the entries
                 for event in watch.passing(folded):
                     yield event
-                if row.state in at_rest:  # as of the same snapshot as the entries
-                    return
-                await watch.changed()
+                if not resting:
+                    stored = await watch.changed()
         finally:
             self._streams.unwatch(run, watch)
 

@@ -23,17 +23,23 @@ class Watch:
     def __init__(self) -> None:
         self._passing: deque[tuple[int, Event]] = deque(maxlen=_PASSING_LIMIT)
         self._wake = asyncio.Event()
+        self._stored = False
+        self._seen = 0  # the last entry that was read
 
-    async def changed(self) -> None:
-        """Return when something may have happened since the last call."""
+    async def changed(self) -> bool:
+        """Return when something may have happened since the last call: True if that may be stored."""
         await self._wake.wait()
         self._wake.clear()
+        stored, self._stored = self._stored, False
+        return stored
 
     def wake(self) -> None:
+        self._stored = True
         self._wake.set()
 
     def passing(self, seen: int) -> Iterator[Event]:
         """What is not stored and follows the entry ``seen``. A delta that is late is part of the answer by now."""
+        self._seen = seen
         while self._passing and self._passing[0][0] <= seen:
             after, event = self._passing.popleft()
             if after == seen or event.type != DELTA:
@@ -41,6 +47,7 @@ class Watch:
 
     def add(self, after: int, event: Event) -> None:
         self._passing.append((after, event))
+        self._stored |= after > self._seen  # what it follows was not read yet
         self._wake.set()
 
 

@@ -167,7 +167,7 @@ UPDATE runs SET unread = 0 WHERE tenant = :tenant AND id = :run
 INSERT INTO entries (tenant, run, seq, n, fence, at, v, body, sum) VALUES (:tenant, :run, :seq, :n, :fence, :at, :v, :body, :sum)
 
 -- name: entry.list
-SELECT seq, fence, at, v, body, sum FROM entries WHERE tenant = :tenant AND run = :run AND seq + n > :after ORDER BY seq
+SELECT seq, fence, at, v, body, sum FROM entries WHERE tenant = :tenant AND run = :run AND seq > :after ORDER BY seq
 
 -- name: entry.erase
 DELETE FROM entries WHERE tenant = :tenant AND run IN (SELECT id FROM runs r WHERE r.tenant = :tenant AND r.session = :session)

@@ -1,0 +1,81 @@
+"""What a watcher costs: what is new, and not all that was there before."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from ondol import Run
+from ondol.stores import sqlite
+from ondol.testing import FaultPlan, barrier, call
+from promise.house import House, rest
+
+STEPS = 30
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How many rows each statement gave, and as ``asked <statement>`` how often it was asked."""
+    counted: Counter[str] = Counter()
+    rows = sqlite._rows
+
+    def counting(connection: Any, batch: Any) -> Any:
+        given = rows(connection, batch)
+        for (name, _), found in zip(batch, given, strict=True):
+            counted[name] += len(found)
+            counted[f"asked {name}"] += 1
+        return given
+
+    monkeypatch.setattr(sqlite, "_rows", counting)
+    return counted
+
+
+async def seen(run: Run, after: str | None = None) -> list[Any]:
+    return [event async for event in run.events(after)]
+
+
+async def test_a_watcher_reads_each_entry_and_each_message_once(house: House, read: Counter[str]) -> None:
+    agent = house.agent(*[[call("look", order=str(n))] for n in range(STEPS)], "done")
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        events = await seen(run)
+        assert events[-1].type == "run.completed"
+        told = read["message.one"] + read["message.of_run"]
+        batches, messages = len(house.written().batches[run.id]), len(await run.messages())
+    assert read["entry.list"] <= batches + 2  # and what the claim read
+    assert told <= messages + 1
+    assert [e.data["arguments"] for e in events if e.type == "effect.planned"] == [
+        {"order": str(n)} for n in range(STEPS)
+    ]
+    assert [e.data["result"] for e in events if e.type == "effect.succeeded"] == ["look done"] * STEPS
+    assert [e.data["text"] for e in events if e.type in ("run.completed", "model.completed")][-2:] == ["done"] * 2
+
+
+async def test_a_watcher_that_comes_back_is_told_what_follows_in_full(house: House) -> None:
+    agent = house.agent([call("look", order="1"), call("look", order="2")], "done")
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        events = await seen(run)
+        for n, event in enumerate(events):
+            if event.id is not None:
+                assert await seen(run, event.id) == [e for e in events[n + 1 :] if e.id is not None]
+
+
+async def test_pieces_of_an_answer_are_handed_on_without_a_look_at_the_store(house: House, read: Counter[str]) -> None:
+    agent, plan, gates = house.agent("an answer in three pieces"), FaultPlan(), [barrier() for _ in range(3)]
+    for point, gate in zip((("model.delta", 2), ("model.delta", 3), ("model.after", 1)), gates, strict=True):
+        plan.at(point[0], nth=point[1], fault=gate)
+    async with house.life(agent, plan=plan) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        pieces = (event async for event in run.events() if event.type == "model.delta")
+        await anext(pieces)
+        gates[0].go_on.set()
+        await anext(pieces)  # whatever was written before is read by now
+        looked = read["asked entry.list"]
+        gates[1].go_on.set()
+        await anext(pieces)
+        assert read["asked entry.list"] == looked
+        gates[2].go_on.set()
+        assert await rest(run) == "completed"
