@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -64,6 +65,33 @@ async def test_the_driver_takes_up_what_another_process_submits_and_decides(tmp_
         let_go(tmp_path)
         assert await driver.wait() == 0
         assert driver.output == "holding\nlet go"
+
+
+async def test_a_run_that_another_process_drives_is_watched_as_it_goes(tmp_path: Path) -> None:
+    async with held(tmp_path) as driver:
+        (id,) = (await command("runs", "-o", "ids", cwd=tmp_path)).ids
+        words = ["-m", "ondol", "--db", DB, "runs", "watch", id]
+        from_the_start = Process([*words, "-o", "jsonl"], cwd=tmp_path, env=environment())
+        from_there = Process([*words, "--after", f"{id}/8"], cwd=tmp_path, env=environment())
+        async with from_the_start as watching, from_there as later:
+            while json.loads(await watching.line("{"))["type"] != "effect.started":
+                pass  # the tool is held: what comes next is not there yet
+            assert "run.completed" not in watching.output
+            let_go(tmp_path)
+            assert (await watching.wait(), await later.wait(), await driver.wait()) == (0, 0, 0)
+            seen = [json.loads(line) for line in watching.output.splitlines()]
+            assert [e["id"] for e in seen] == [f"{id}/{n + 1}" for n in range(len(seen))]
+            assert seen[-1]["type"] == "run.completed"
+            assert [line.split()[3] for line in later.output.splitlines()] == [e["type"] for e in seen[8:]]
+
+
+async def test_a_cursor_of_another_run_is_refused_at_once(tmp_path: Path) -> None:
+    async with held(tmp_path) as driver:
+        (id,) = (await command("runs", "-o", "ids", cwd=tmp_path)).ids
+        refused = await command("runs", "watch", id, "--after", "r_other/3", cwd=tmp_path)
+        assert (refused.code, refused.err.startswith("error [invalid_input]: 'r_other/3' is not an event")) == (2, True)
+        let_go(tmp_path)
+        assert await driver.wait() == 0
 
 
 async def test_a_driver_without_the_agent_is_not_waited_for(tmp_path: Path) -> None:

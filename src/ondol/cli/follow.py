@@ -50,26 +50,27 @@ async def follow(rt: Runtime, run: Run, show: Callable[[Event], None] | None, af
     """Stay until the run stands somewhere. ``show`` gets its events; leaving never cancels the run."""
     watching = None if show is None else asyncio.create_task(_watch(run, show, after))
     resting = asyncio.create_task(_rest(run))
+    tasks = {resting} if watching is None else {resting, watching}
     loop = asyncio.get_running_loop()
     alone_since: float | None = None
     try:
-        while not (await asyncio.wait({resting}, timeout=_LOOK))[0]:
+        while not (await asyncio.wait(tasks, timeout=_LOOK, return_when=asyncio.FIRST_COMPLETED))[0]:
             standing = await _stuck(rt, await rt.get_run(run.id))
             if isinstance(standing, Behind):
                 return standing
             alone_since = None if standing is None else alone_since or loop.time()
             if standing is not None and alone_since is not None and loop.time() - alone_since >= _PATIENCE:
                 return standing
+        if watching is not None and watching.done():
+            watching.result()  # the cursor may be of another run
         await resting
         if watching is not None:
             await asyncio.wait({watching}, timeout=_LAST_EVENTS)
         return AtRest()
     finally:
-        for task in (resting, watching):
-            if task is not None:
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _watch(run: Run, show: Callable[[Event], None], after: str | None) -> None:
