@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, assert_never
 
-from ondol import effects, events, ids, journal, limits, messages, plans, steps, transactions, values
+from ondol import effects, events, ids, journal, limits, messages, plans, policy, steps, transactions, values
 from ondol.attempts import AttemptEnd, Dropped, Raised, Returned, Stopped, TimedOut, Unwound, dispatch, returned
 from ondol.cancellation import InFlight, sleep_or_cancel
 from ondol.clock import to_micros
@@ -101,6 +101,8 @@ class Calls:
                 return effects.OutcomeUnknown(f"the process stopped while it ran, and now {error}")
             await self._failed(call, str(error))
             return None
+        if effect.attempt == 0 and (denied := self._denied(effect, tool)) is not None:
+            return effects.Failed(policy.refusal(denied))
         is_new = effect.attempt == 0 and effect.parent is None and not self.drive.state.steps(call)
         if is_new and (why := await self._why_ask_again(effect, tool, parsed)):
             await self._ask_again(effect, tool, why)
@@ -136,6 +138,21 @@ class Calls:
             return tool.timeout, False
         return timedelta(seconds=left), True
 
+    def vet(self, tool: Tool[..., Any], arguments: Mapping[str, Any]) -> policy.Said | None:
+        """What the policy says about a call."""
+        rules = self.drive.runner.policy
+        return None if rules is None else policy.said(rules, plans.policy_call(self.row, tool, arguments))
+
+    def _denied(self, effect: effects.Effect, tool: Tool[..., Any]) -> policy.Deny | None:
+        """A call that waited since it was planned, for a person or for a process: does the policy deny it by now?
+
+        Its arguments may be others, and so may the policy. That a person approved it changes nothing of a denial.
+        """
+        if effect.state != "approved" and effect.ordinal in self.parsed:
+            return None
+        answer = self.vet(tool, self._arguments(effect))
+        return answer if isinstance(answer, policy.Deny) else None
+
     async def _why_ask_again(
         self, effect: effects.Effect, tool: Tool[..., Any], parsed: Mapping[str, Any]
     ) -> str | None:
@@ -145,7 +162,10 @@ class Calls:
             return None
         if await self.drive.planned_with(shown.definition, tool):
             return None
-        return tool.needs_approval(lambda: self.context(tool, effect.ordinal), parsed)
+        answer = self.vet(tool, self._arguments(effect))
+        return policy.permission(
+            answer, lambda: tool.needs_approval(lambda: self.context(tool, effect.ordinal), parsed)
+        ).asks
 
     async def _ask_again(self, effect: effects.Effect, tool: Tool[..., Any], why: str) -> None:
         drive, call, now = self.drive, effect.ordinal, self.drive.clock.now()
@@ -361,7 +381,7 @@ class Calls:
             call = ToolCall(f"call_{self.row.id}_{number}", tool.name, arguments)
             planned, parsed = plans.plan(
                 call, number, reply, stop="", run=self.row.id, tools={tool.name: tool}, context=self.context,
-                now=drive.clock.now(),
+                vet=self.vet, now=drive.clock.now(),
             )  # fmt: skip
             entry = replace(planned.entry, parent=parent.ordinal, place=place, hash=digest)
             planned, body = planned._replace(entry=entry), messages.dumps(Message("assistant", (call,)))

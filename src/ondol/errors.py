@@ -12,6 +12,7 @@
     │   ├── TooLarge            it has more attachments, or larger ones, than are taken
     │   ├── AlreadyDecided      somebody else decided this ask first
     │   ├── AskClosed           the run of this ask has ended
+    │   ├── PolicyDenied        the policy denies what would be approved
     │   └── NotOpen             the runtime was used outside ``async with``
     ├── RunEnded                the run did not complete
     │   ├── RunFailed           (``retryable``: send the same operation id to go on)
@@ -81,6 +82,7 @@ CODES: Mapping[str, str] = {
     "session_busy": "Wait for the run that the message names, or cancel it; or let this one queue behind it.",
     "already_decided": "Look at the decision that counts: 'ondol asks show ID'.",
     "ask_closed": "Nothing is left to decide: 'ondol runs show RUN' says how its run ended.",
+    "policy_denied": "Deny the ask, or approve it with arguments that the policy does not deny.",
     "cannot_go_on": "Start a new operation: this run has ended for good.",
     # what a run came to
     "run_ended": "Read the stored error of the run: 'ondol runs show RUN'.",
@@ -226,6 +228,12 @@ class AskClosed(Refused):
     """The ask was closed because its run has ended."""
 
     code = "ask_closed"
+
+
+class PolicyDenied(Refused):
+    """The policy denies a call that somebody wanted to approve. The ask is still open."""
+
+    code = "policy_denied"
 
 
 class NotOpen(Refused):

@@ -197,7 +197,8 @@ class EffectPlanned:
     """``call`` is the call's ordinal in the run. It is the next call of the answer written with it.
 
     A call that a tool of steps makes has that tool's call as its ``parent``, and its ``place`` among all that the
-    parent recorded, from 0; ``hash`` is that of its arguments.
+    parent recorded, from 0; ``hash`` is that of its arguments. ``decision`` says what was decided about it, and why:
+    ``allow``, ``ask`` or ``deny``, where a policy or the tool itself had a say.
     """
 
     kind: ClassVar[str] = "effect.planned"
@@ -205,6 +206,7 @@ class EffectPlanned:
     tool: str
     effect: EffectClass
     ask: str | None = None
+    decision: str = ""
     parent: int | None = None
     place: int | None = None
     hash: str = ""

@@ -7,11 +7,12 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from ondol import events, ids, messages, values
+from ondol import events, ids, messages, policy, values
 from ondol.clock import to_micros
 from ondol.errors import InvalidInput
 from ondol.messages import Message, Text, ToolCall
 from ondol.model import Answer
+from ondol.records import RunRow
 from ondol.tools import Context, Tool
 from ondol.transactions import PlannedCall
 
@@ -48,39 +49,74 @@ def plan(
     run: str,
     tools: Mapping[str, Tool[..., Any]],
     context: Callable[[Tool[..., Any], int], Context[Any]],
+    vet: Callable[[Tool[..., Any], Mapping[str, Any]], policy.Said | None],
     now: datetime,
 ) -> tuple[PlannedCall, Mapping[str, Any] | None]:
     """The plan of one call, and its arguments as the tool takes them, unless it is refused.
 
-    ``number`` is the call's ordinal in the run, ``reply`` the ordinal of its result's message.
+    ``number`` is the call's ordinal in the run, ``reply`` the ordinal of its result's message. ``vet`` is what the
+    policy says about a call of that tool with those arguments.
     """
     tool = tools.get(call.name)
     parsed: Mapping[str, Any] | None = None
-    why: str | None = None
-    refusal = _refusal(call, tools, stop)
-    if refusal is None and tool is not None and isinstance(call.arguments, dict):
+    allowed = policy.Permission("refused", refusal=_refusal(call, tools, stop))
+    if allowed.refusal is None and tool is not None and isinstance(call.arguments, dict):
         try:
-            parsed = tool.parse(call.arguments)
-            why = tool.needs_approval(lambda: context(tool, number), parsed)
+            allowed, parsed = gate(tool, call.arguments, lambda: context(tool, number), vet)
         except InvalidInput as error:
-            refusal = str(error)
-    ask = ids.ask_id(run, str(number)) if refusal is None and why is not None else None
+            allowed = policy.Permission("refused", refusal=str(error))
+    refusal = allowed.refusal
+    ask = ids.ask_id(run, str(number)) if allowed.asks is not None else None
     expires = tool.approve_expires if tool is not None and ask is not None else None
     encoded = values.encode(call.arguments)
     refused = None if refusal is None else messages.tool_result(call.id, call.name, refusal, error=True)
     planned = PlannedCall(
-        entry=events.EffectPlanned(call=number, tool=call.name, effect=tool.effect if tool else "once", ask=ask),
+        entry=events.EffectPlanned(
+            call=number,
+            tool=call.name,
+            effect=tool.effect if tool else "once",
+            ask=ask,
+            decision="" if allowed.decision in (None, "refused") else allowed.decision,
+        ),
         reply=reply,
         call_id=call.id,
         arguments=values.dumps(encoded),
         hash="" if ask is None else values.digest(encoded),
-        decision="refused" if refusal is not None else f"ask: {why}" if ask is not None else None,
+        decision=allowed.decision,
         question="" if ask is None else f"{call.name} wants to run. Approve it?",
         expires_at=None if expires is None else to_micros(now + expires),
         refusal=None if refused is None else messages.dumps(refused),
         refusal_reason=refusal or "",
     )
     return planned, parsed
+
+
+def policy_call(run: RunRow, tool: Tool[..., Any], arguments: Mapping[str, Any]) -> policy.PolicyCall:
+    """The call as a policy sees it. Its arguments are made anew: nothing that a policy does to them reaches the tool.
+
+    Raises:
+        InvalidInput: the arguments do not fit the tool.
+    """
+    return policy.PolicyCall(
+        tenant=run.tenant, user=run.user_id or None, agent=run.agent, session=run.session, tool=tool.name,
+        effect=tool.effect, arguments=tool.parse(arguments),
+    )  # fmt: skip
+
+
+def gate(
+    tool: Tool[..., Any],
+    arguments: Mapping[str, Any],
+    context: Callable[[], Context[Any]],
+    vet: Callable[[Tool[..., Any], Mapping[str, Any]], policy.Said | None],
+) -> tuple[policy.Permission, Mapping[str, Any] | None]:
+    """What every call passes before it is planned, and its arguments as the tool takes them if it passes.
+
+    Raises:
+        InvalidInput: the arguments do not fit the tool.
+    """
+    parsed = tool.parse(arguments)
+    allowed = policy.permission(vet(tool, arguments), lambda: tool.needs_approval(context, parsed))
+    return allowed, None if allowed.refusal is not None else parsed
 
 
 def _refusal(call: ToolCall, tools: Mapping[str, Tool[..., Any]], stop: str) -> str | None:

@@ -50,6 +50,7 @@ from ondol.limits import Bounds
 from ondol.logs import about
 from ondol.messages import Attachment, Text, ToolCall
 from ondol.model import Answer, Delta, Model, ModelRequest
+from ondol.policy import Policy
 from ondol.records import RunRow
 from ondol.secret import logger, redact
 from ondol.store import Store
@@ -90,6 +91,7 @@ class Runner:
     streams: Streams
     deps: Any
     park_missing: bool = False  # a call whose tool is gone parks its run
+    policy: Policy | None = None
     histories: HistoryCache = field(default_factory=HistoryCache)
 
     def drive(self, claimed: Claimed, served: Served) -> Drive:
@@ -534,7 +536,7 @@ class Drive:
         for i, call in enumerate(message.calls):
             planned, parsed = plans.plan(
                 call, number + i, ordinal + 1 + i, stop=answer.stop, run=self.row.id, tools=self.served.tools,
-                context=self.calls.context, now=self.clock.now(),
+                context=self.calls.context, vet=self.calls.vet, now=self.clock.now(),
             )  # fmt: skip
             calls.append(planned)
             if parsed is not None:

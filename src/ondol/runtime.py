@@ -13,10 +13,11 @@ from types import TracebackType
 from typing import Any, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack, get_args
 
 from ondol import clock as clocks
-from ondol import context, ids, journal, media, messages, prices, providers, queries, transactions, values
+from ondol import context, ids, journal, media, messages, plans, prices, providers, queries, transactions, values
+from ondol import policy as policies
 from ondol.agent import Agent
 from ondol.clock import Clock, SystemClock, from_micros, to_micros
-from ondol.errors import InvalidInput, NotFound, NotOpen, TooLarge
+from ondol.errors import InvalidInput, NotFound, NotOpen, PolicyDenied, TooLarge
 from ondol.events import ContextBuilt, Event
 from ondol.handles import (
     AT_REST,
@@ -40,6 +41,7 @@ from ondol.limits import Bounds, Limits
 from ondol.logs import journaled
 from ondol.messages import Attachment, Message
 from ondol.model import Model
+from ondol.policy import Policy
 from ondol.prices import Prices
 from ondol.records import RunRow
 from ondol.runner import Runner, Served
@@ -81,9 +83,10 @@ class Runtime:
     ``ONDOL_DB`` or ``sqlite:///ondol.db``) or a ``Store``. Use it as ``async with Runtime(...) as rt:``; opening
     resumes what a crash left. ``deps`` is handed to tools as ``ctx.deps``. ``time_zone`` holds where neither the
     request nor anybody else names one. ``missing_tool`` says what becomes of a planned call whose tool is gone after a
-    deploy: ``refuse`` tells the model, ``park`` parks the run until an operator decides. ``limits`` hold for the
-    process and, beside their own, for all agents. ``prices`` is a file of what tokens cost, by default
-    ``ONDOL_PRICES``. ``door`` names this way in, in the record of every human act.
+    deploy: ``refuse`` tells the model, ``park`` parks the run until an operator decides. ``policy`` allows, denies
+    or asks about each call (see ``ondol.PolicyRules``). ``limits`` hold for the process and, beside their own, for all
+    agents. ``prices`` is a file of what tokens cost, by default ``ONDOL_PRICES``. ``door`` names this way in, in the
+    record of every human act.
     """
 
     def __init__(
@@ -96,6 +99,7 @@ class Runtime:
         clock: Clock | None = None,
         door: str = "python",
         missing_tool: MissingTool = "refuse",
+        policy: Policy | None = None,
         limits: Limits | None = None,
         prices: str | Path | None = None,
     ) -> None:
@@ -108,7 +112,7 @@ class Runtime:
                 raise InvalidInput(f"agents must be a list of Agent, and one of them is {given!r}")
         if limits is not None and not isinstance(limits, Limits):
             raise InvalidInput(f"limits must be Limits(...), got {limits!r}")
-        self.limits = limits or Limits()
+        self.policy, self.limits = policies.checked(policy), limits or Limits()
         self.prices = prices or os.environ.get("ONDOL_PRICES") or None
         self.agents = {a.name: a for a in agents}
         if len(self.agents) < len(agents):
@@ -147,7 +151,7 @@ class Runtime:
         if self._engine is not None:
             raise NotOpen("this runtime is open already")
         self._served = {name: self._serve(agent) for name, agent in self.agents.items()}
-        runner = Runner(self._journaled, self.clock, self._streams, self.deps, self._park_missing)
+        runner = Runner(self._journaled, self.clock, self._streams, self.deps, self._park_missing, self.policy)
         slots = self.limits.runs or SLOTS
         engine = EmbeddedEngine(self._journaled, self.clock, self._streams, runner, self._served, slots)
         try:
@@ -515,6 +519,7 @@ class Runtime:
 
         Raises:
             AlreadyDecided: somebody decided otherwise. AskClosed: its run has ended. InvalidInput: no such answer.
+            PolicyDenied: the policy denies what would be approved; the ask stays open.
         """
         by = checked_id("by", by or this_person())
         decision = replace(
@@ -523,18 +528,33 @@ class Runtime:
         )  # fmt: skip
         if decision.arguments is not None:
             decision = replace(decision, arguments=as_sent(decision.arguments))
-            await self._fits(ask, decision.arguments or {})
+        if decision.kind == "approve" and (decision.arguments is not None or self.policy is not None):
+            await self._may_be_approved(ask, ask.arguments if decision.arguments is None else decision.arguments)
         now = to_micros(self.clock.now())
         decided = await self._write(transactions.decide, ask._tenant, ask.id, decision, by, self.door, now)
         if decided.first:
             self._working.decided(decided)
         return ask_of(self, decided.ask)
 
-    async def _fits(self, ask: Ask, arguments: Mapping[str, Any]) -> None:
-        """Tell the approver at once when a replacement does not fit, where this process has the run's agent."""
-        served = self._served.get((await self._run_row(ask._tenant, ask.run)).agent)
-        if served is not None and (tool := served.tools.get(ask.tool or "")) is not None:
-            tool.parse(arguments)
+    async def _may_be_approved(self, ask: Ask, arguments: Mapping[str, Any]) -> None:
+        """Tell the approver at once what cannot be approved, where this process has the run's agent.
+
+        Elsewhere the run's holder finds out before the call is made, and the model is told.
+
+        Raises:
+            InvalidInput: a replacement does not fit. PolicyDenied: the policy denies a call with these arguments.
+        """
+        row = await self._run_row(ask._tenant, ask.run)
+        served = self._served.get(row.agent)
+        if served is None or (tool := served.tools.get(ask.tool or "")) is None:
+            return
+        wanted = plans.policy_call(row, tool, arguments)
+        if isinstance(denied := policies.said(self.policy, wanted), policies.Deny):
+            why = f" ({denied.reason})" if denied.reason else ""
+            raise PolicyDenied(
+                f"the policy denies this call of {tool.name}{why}, and nobody can approve it: deny ask {ask.id}, "
+                "or approve it with other arguments"
+            )
 
     async def effects(
         self, *, run: str | None = None, session: str | None = None, state: str | None = None, limit: int = 100,
