@@ -393,6 +393,27 @@ MUTANTS = (
         "",
         ("tests/promise/test_limits.py",),
     ),
+    Mutant(
+        "long results: the blob is kept before the outcome that names it",
+        "calls.py",
+        "            await self.drive.keep_blob(shown.blob, shown.data)",
+        "            pass",
+        ("tests/promise/test_long_results.py",),
+    ),
+    Mutant(
+        "long results: the blob of an outcome is used by its run",
+        "transactions/driving.py",
+        '        writes.append(("blob.use", kept | {"run": claim.run}))\n',
+        "",
+        ("tests/promise/test_long_results.py",),
+    ),
+    Mutant(
+        "long results: only what this session left out is read",
+        "outputs.py",
+        "    if len(found) != 1:\n",
+        "    if len(given) == 64:\n        return Blob(given, 'text/plain', 0, 0)\n    if len(found) != 1:\n",
+        ("tests/cases/test_c10_oversized_result.py",),
+    ),
 )
 
 

@@ -11,6 +11,7 @@ from ondol.errors import InvalidInput
 from ondol.ids import checked_id
 from ondol.limits import Limits
 from ondol.model import Model
+from ondol.outputs import READ_MORE
 from ondol.tools import Tool
 from ondol.toolsets import Finds, Toolset, as_tool_or_toolset
 
@@ -50,6 +51,8 @@ class Agent:
         twice = {n for n in names if names.count(n) > 1}
         if twice:
             raise InvalidInput(f"agent {self.name!r} has two tools named {', '.join(sorted(twice))}: rename one")
+        if READ_MORE.name in names:
+            raise InvalidInput(f"agent {self.name!r}: {READ_MORE.name} is a tool of Ondol's own: rename yours")
 
     @property
     def toolset(self) -> dict[str, Tool[..., Any]]:

@@ -14,13 +14,13 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, assert_never
 
-from ondol import effects, events, ids, journal, limits, messages, plans, policy, steps, transactions, values
+from ondol import effects, events, ids, journal, limits, messages, outputs, plans, policy, steps, transactions, values
 from ondol.attempts import AttemptEnd, Dropped, Raised, Returned, Stopped, TimedOut, Unwound, dispatch, returned
 from ondol.cancellation import InFlight, sleep_or_cancel
 from ondol.clock import to_micros
 from ondol.errors import CancelRequested, ClaimLost, InvalidInput, SignalsUnread, StoreError
 from ondol.logs import about
-from ondol.messages import Message, ToolCall
+from ondol.messages import Blob, Message, ToolCall, ToolResponse
 from ondol.secret import logger, redact
 from ondol.tools import Cancelled, CannotTell, Context, Happened, NotHappened, SessionState, Steps, Tool
 from ondol.toolsets import Toolset
@@ -141,6 +141,8 @@ class Calls:
     def vet(self, tool: Tool[..., Any], arguments: Mapping[str, Any]) -> policy.Said | None:
         """What the policy says about a call."""
         rules = self.drive.runner.policy
+        if tool is outputs.READ_MORE:  # it gives what an allowed call of this session returned, and nothing else
+            return None
         return None if rules is None else policy.said(rules, plans.policy_call(self.row, tool, arguments))
 
     def _denied(self, effect: effects.Effect, tool: Tool[..., Any]) -> policy.Deny | None:
@@ -283,7 +285,31 @@ class Calls:
             effect_id = ids.effect_id(self.row.id, effect.ordinal)
             log.warning("run %s: effect %s (%s) succeeded, but %s", self.row.id, effect_id, effect.tool, warning)
         entry = events.EffectSucceeded(call=effect.ordinal, by=by, patch=patch, warning=warning)
-        await self._finish(effect.ordinal, entry, encoded, error)
+        shown = outputs.show(encoded, self._room(effect))
+        if shown.blob is not None:
+            # Before the outcome that names it. A crash between the two leaves a blob that is collected after a day.
+            await self.drive.keep_blob(shown.blob, shown.data)
+        await self._finish(effect.ordinal, entry, shown.response, error, shown.blob)
+
+    def _room(self, effect: effects.Effect) -> int:
+        """The characters that the call's result may show. What a tool of steps calls is shown to no model."""
+        limit, state = self.served.bounds.limits.tool_output or limits.DEFAULT_TOOL_OUTPUT, self.drive.state
+        if effect.parent is not None:
+            return limit
+        return outputs.share(limit, sum(e.step == effect.step and e.parent is None for e in state.effects))
+
+    async def value_of(self, result: ToolResponse) -> Any:
+        """The whole of a recorded result, as the body of a tool of steps is given it."""
+        if result.blob is None:
+            return result.value
+        data = await self.drive.store.get_blob(self.row.tenant, result.blob.digest)
+        return await asyncio.to_thread(outputs.value_of, result.blob, data)
+
+    async def _kept(self, call: int, reference: str) -> tuple[str, int]:
+        """For ``read_more``: the whole of a result of this session, and the characters that the call may show of it."""
+        blob = outputs.find(reference, self.drive.talk.blobs())
+        data = await self.drive.store.get_blob(self.row.tenant, blob.digest)
+        return await asyncio.to_thread(outputs.text_of, blob, data), self._room(self._effect(call))
 
     def _patch(self, effect: effects.Effect, ctx: Context[Any], lost: list[str]) -> tuple[dict[str, Any], str | None]:
         """The call's change of the session state. Siblings do not see each other, so they may not overwrite."""
@@ -301,21 +327,22 @@ class Calls:
         effect = self._effect(call)
         if effect.effect == "steps" and effect.parent is None:
             reason += steps.done_by(self, effect)
-        reason = values.excerpt(values.valid(reason), _REASON_KEPT)
+        reason = values.excerpt(values.valid(reason), min(_REASON_KEPT, self._room(effect)))
         await self._finish(call, events.EffectFailed(call=call, reason=reason), reason, error=True)
 
     async def _finish(
-        self, call: int, entry: events.EffectSucceeded | events.EffectFailed, response: Any, error: bool
-    ) -> None:
+        self, call: int, entry: events.EffectSucceeded | events.EffectFailed, response: Any, error: bool,
+        blob: Blob | None = None,
+    ) -> None:  # fmt: skip
         """T5. When it was the last outcome of the step, what the model sees next rides on the same commit."""
         effect = self._effect(call)
         the_call = self.drive.talk.messages[effect.message].calls[effect.part]
-        message = messages.tool_result(the_call.id, effect.tool, response, error)
+        message = messages.tool_result(the_call.id, effect.tool, response, error, blob)
         body = messages.dumps(message)
         done = Outcome(
             entry=entry, attempt=effect.attempt, reply=effect.reply, body=body,
             reason=entry.reason if isinstance(entry, events.EffectFailed) else "",
-            unstarted=isinstance(entry, events.EffectFailed),
+            unstarted=isinstance(entry, events.EffectFailed), blob=blob,
         )  # fmt: skip
         also = self.drive.context_if_last(call, entry, effect.reply, body)
         try:
@@ -417,6 +444,7 @@ class Calls:
             session=self.row.session, user=self.row.user_id or None, tenant=self.row.tenant, attempt=attempt,
             time_zone=self.row.zone, state=state,
             cancelled=Cancelled(), _now=self.drive.clock.now, _progress=progress, _steps=steps,
+            _kept=functools.partial(self._kept, call),
         )  # fmt: skip
 
 

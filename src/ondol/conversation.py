@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ondol import context, messages
+from ondol import context, messages, outputs
 from ondol.histories import NO_HISTORY
 from ondol.journal import Shown
-from ondol.messages import Message
+from ondol.messages import Blob, Message
 
 
 class Conversation:
@@ -46,6 +46,10 @@ class Conversation:
         self._weight += context.weight([body], [message])
         if (sent := context.sendable(body, message, self._provider)) is not None:
             self._sendable[ordinal] = sent
+
+    def blobs(self) -> dict[str, Blob]:
+        """What of it, and of the session before it, is kept as a blob because it is too long to be shown."""
+        return outputs.blobs_of((*self.history.messages, *self._sendable.values()))
 
     def in_order(self) -> tuple[list[str], list[Message]]:
         """The bodies of the own messages as they follow each other, and the messages as the model takes them."""

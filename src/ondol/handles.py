@@ -19,6 +19,7 @@ from ondol.usage import Usage
 if TYPE_CHECKING:
     from ondol.runtime import Runtime
 
+_RESULT_TAKEN = 20_000  # characters of what a person says a call returned; the model is shown all of it
 ENDED = frozenset(lifecycle.ENDED)
 AT_REST = ENDED | {"waiting", "parked"}
 
@@ -290,6 +291,10 @@ class Ask:
     async def happened(self, result: Any = None, evidence: str = "", *, by: str | None = None) -> Ask:
         """The unknown effect did happen; ``result`` is what the model is told."""
         encoded = None if result is None else encode_given("result", result)
+        if (length := len(values.plain_text(encoded))) > _RESULT_TAKEN:
+            raise InvalidInput(
+                f"the result given has {length} characters, at most {_RESULT_TAKEN} are taken: shorten it"
+            )
         return await self._rt.decide(self, Decision(kind="happened", result=encoded, evidence=evidence), by=by)
 
     async def not_happened(self, evidence: str = "", *, by: str | None = None) -> Ask:
@@ -328,7 +333,8 @@ def ask_of(runtime: Runtime, row: AskRow) -> Ask:
 class Effect:
     """One tool call in the ledger. ``effect`` is its class, ``key`` what downstream sees, ``attempt`` counts starts.
 
-    ``warning`` says what of its result, or of the session state that it set, could not be recorded as it was.
+    ``warning`` says what of its result, or of the session state that it set, could not be recorded as it was. A result
+    that was too long to be shown is kept as the ``blob`` of that digest (``Runtime.get_blob``), ``size`` in bytes.
     ``parent`` is the id of the tool of steps that made it, if it is not a call of the model.
     """
 
@@ -344,6 +350,8 @@ class Effect:
     decision: str | None
     reason: str | None
     warning: str | None
+    blob: str | None
+    size: int | None
     evidence: str | None
     started_at: datetime | None
     ended_at: datetime | None
@@ -367,8 +375,8 @@ def effect_of(row: EffectRow) -> Effect:
     return Effect(
         id=row.id, run=row.run, session=row.session, tool=row.tool, effect=row.effect, state=row.state, key=row.key,
         arguments=values.decode(values.loads(row.arguments)), attempt=row.attempt, decision=row.decision,
-        reason=row.reason, warning=row.warning, evidence=row.evidence, started_at=_when(row.started_at),
-        ended_at=_when(row.ended_at), deadline=_when(row.deadline),
+        reason=row.reason, warning=row.warning, blob=row.blob, size=row.size, evidence=row.evidence,
+        started_at=_when(row.started_at), ended_at=_when(row.ended_at), deadline=_when(row.deadline),
         parent=None if row.parent is None else ids.effect_id(row.run, row.parent),
     )  # fmt: skip
 
@@ -501,6 +509,8 @@ def event_of(
             reply = bodies.get(effect.reply)
             if reply is not None and isinstance(part := reply.parts[0], messages.ToolResponse):
                 data["result"] = part.response
+                if part.blob is not None:
+                    data |= {"blob": part.blob.digest, "size": part.blob.size}
         case events.EffectStarted() | events.EffectUnknown():
             data["tool"] = state.effects[entry.call].tool
         case events.RunCompleted():

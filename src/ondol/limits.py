@@ -18,7 +18,9 @@ from ondol.prices import Prices
 from ondol.usage import Usage
 
 DEFAULT_STEPS = 50
-_LEAST = {"queue": 0, "attachments": 0, "attachment_bytes": 0}  # of the others: 1
+DEFAULT_TOOL_OUTPUT = 20_000  # characters; about 5,000 tokens
+LEAST_TOOL_OUTPUT = 1_000  # characters that each result may show, however many calls its step has
+_LEAST = {"queue": 0, "attachments": 0, "attachment_bytes": 0, "tool_output": LEAST_TOOL_OUTPUT}  # of the others: 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +35,12 @@ class Limits:
     - ``cost``: of those, in the currency of the price file.
     - ``wall``: time that it was worked on. Waiting for a person, for its turn or for a process does not count.
     - ``tool_time``: the part of that in which calls of tools were under way.
+
+    Of one step:
+
+    - ``tool_output``: characters of results that its model is shown (20,000 where nobody says), shared among the calls
+      of the step, at least 1,000 each. Of a longer result the model sees beginning and end, and reads the rest with
+      ``read_more``.
 
     Of what is accepted:
 
@@ -51,6 +59,7 @@ class Limits:
     cost: Decimal | int | str | None = None
     wall: timedelta | None = None
     tool_time: timedelta | None = None
+    tool_output: int | None = None
     queue: int | None = None
     attachments: int | None = None
     attachment_bytes: int | None = None

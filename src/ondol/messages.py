@@ -45,17 +45,35 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
+class Blob:
+    """Where all of a result is kept that is too long for a message.
+
+    ``digest`` is the SHA-256 of the bytes in hex, ``size`` counts them, ``length`` the characters that a model reads.
+    ``media_type`` is ``text/plain`` for a text (UTF-8), ``application/json`` for any other value, encoded.
+    """
+
+    digest: str
+    media_type: str
+    size: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
 class ToolResponse:
-    """The result of one call. ``response`` is an encoded value (see ``values``); ``error`` marks a failure."""
+    """The result of one call. ``response`` is an encoded value (see ``values``); ``error`` marks a failure.
+
+    With a ``blob``, ``response`` is only its beginning and its end.
+    """
 
     id: str
     name: str
     response: Any
     error: bool = False
+    blob: Blob | None = None
 
     @property
     def value(self) -> Any:
-        """The result as a Python value."""
+        """The result as a Python value; where there is a ``blob``, the part of its text that is shown."""
         return values.decode(self.response)
 
     @property
@@ -111,8 +129,8 @@ def runtime_note(text: str) -> Message:
     return Message("user", (Text(text),), origin="runtime")
 
 
-def tool_result(call_id: str, name: str, response: Any, error: bool = False) -> Message:
-    return Message("tool", (ToolResponse(call_id, name, response, error),))
+def tool_result(call_id: str, name: str, response: Any, error: bool = False, blob: Blob | None = None) -> Message:
+    return Message("tool", (ToolResponse(call_id, name, response, error, blob),))
 
 
 def parse_arguments(text: str) -> dict[str, Any] | str:
@@ -193,13 +211,14 @@ def _part_to_json(part: Part) -> dict[str, Any]:
             raw = {"type": "reasoning", "content": values.encode(text)}
         case ToolCall(id, name, arguments, provider):
             raw = {"type": "tool_call", "id": id, "name": name, "arguments": values.encode(arguments)}
-        case ToolResponse(id, name, response, error):
+        case ToolResponse(id, name, response, error, blob):
             raw, provider = {"type": "tool_call_response", "id": id, "name": name, "response": response}, None
             if error:
                 raw["error"] = True
-        case Attachment(digest, media_type, name, size):
-            raw, provider = {"type": "uri", "uri": f"blob:sha256:{digest}", "mime_type": media_type}, None
-            raw |= {"name": values.encode(name), "size": size}
+            if blob is not None:
+                raw["blob"] = {**_uri(blob), "size": blob.size, "length": blob.length}
+        case Attachment(_, _, name, size):
+            raw, provider = {"type": "uri", **_uri(part), "name": values.encode(name), "size": size}, None
         case UnknownPart(raw):
             return raw
     if provider:
@@ -216,8 +235,24 @@ def _part_from_json(raw: dict[str, Any]) -> Part:
         case {"type": "tool_call", "id": id, "name": name, "arguments": arguments}:
             return ToolCall(id, name, values.decode(arguments), values.decode(raw.get("provider")))
         case {"type": "tool_call_response", "id": id, "name": name, "response": response}:
-            return ToolResponse(id, name, response, bool(raw.get("error")))
-        case {"type": "uri", "uri": str(uri), "mime_type": media_type} if uri.startswith("blob:sha256:"):
-            return Attachment(uri[12:], media_type, values.decode(raw.get("name", "")), raw.get("size", 0))
+            return ToolResponse(id, name, response, bool(raw.get("error")), _blob_from_json(raw.get("blob")))
+        case {"type": "uri", "uri": str(uri), "mime_type": media_type} if uri.startswith(_BLOB):
+            digest = uri.removeprefix(_BLOB)
+            return Attachment(digest, media_type, values.decode(raw.get("name", "")), raw.get("size", 0))
         case _:
             return UnknownPart(raw)
+
+
+_BLOB = "blob:sha256:"
+
+
+def _uri(blob: Blob | Attachment) -> dict[str, Any]:
+    return {"uri": f"{_BLOB}{blob.digest}", "mime_type": blob.media_type}
+
+
+def _blob_from_json(raw: Any) -> Blob | None:
+    match raw:
+        case {"uri": str(uri), "mime_type": str(media_type), "size": int(size), "length": int(length)}:
+            return Blob(uri.removeprefix(_BLOB), media_type, size, length)
+        case _:
+            return None

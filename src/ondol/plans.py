@@ -16,6 +16,8 @@ from ondol.records import RunRow
 from ondol.tools import Context, Tool
 from ondol.transactions import PlannedCall
 
+_REFUSAL_SHOWN = 2_000  # characters; it may name what a model made up
+
 
 def message_of(answer: Answer, run: str, number: int, taken: Set[str]) -> Message:
     """The answer as it is recorded: without blank texts, each call with an id of its own.
@@ -65,7 +67,7 @@ def plan(
             allowed, parsed = gate(tool, call.arguments, lambda: context(tool, number), vet)
         except InvalidInput as error:
             allowed = policy.Permission("refused", refusal=str(error))
-    refusal = allowed.refusal
+    refusal = allowed.refusal and values.excerpt(values.valid(allowed.refusal), _REFUSAL_SHOWN)
     ask = ids.ask_id(run, str(number)) if allowed.asks is not None else None
     expires = tool.approve_expires if tool is not None and ask is not None else None
     encoded = values.encode(call.arguments)

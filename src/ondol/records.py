@@ -84,6 +84,8 @@ class EffectRow(NamedTuple):
     warning: str | None
     parent: int | None
     place: int | None
+    blob: str | None
+    size: int | None
 
     @property
     def id(self) -> EffectId:

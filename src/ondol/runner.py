@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ParamSpec, TypeVar, assert_never
 
@@ -23,6 +23,7 @@ from ondol import (
     lifecycle,
     limits,
     messages,
+    outputs,
     plans,
     queries,
     transactions,
@@ -48,7 +49,7 @@ from ondol.errors import (
 from ondol.histories import HistoryCache
 from ondol.limits import Bounds
 from ondol.logs import about
-from ondol.messages import Attachment, Text, ToolCall
+from ondol.messages import Attachment, Blob, Text, ToolCall
 from ondol.model import Answer, Delta, Model, ModelRequest
 from ondol.policy import Policy
 from ondol.records import RunRow
@@ -264,11 +265,21 @@ class Drive:
         return state
 
     async def write(self, tx: Callable[P, Tx[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Write until it is durable. A full disk is waited out: what is in hand is true, and is not thrown away."""
+        """Write until it is durable."""
+        return await self._until_durable(lambda: self.store.write(tx, *args, **kwargs))
+
+    async def keep_blob(self, blob: Blob, data: bytes) -> None:
+        """Keep the bytes of a blob. Until a run uses it, it is one that is collected after a day."""
+        tenant = self.row.tenant
+        await self.write(transactions.keep_blob, tenant, blob.digest, blob.size, self.now())
+        await self._until_durable(lambda: self.store.put_blob(tenant, data))
+
+    async def _until_durable(self, write: Callable[[], Awaitable[T]]) -> T:
+        """A full disk is waited out: what is in hand is true, and is not thrown away."""
         first = True
         while True:
             try:
-                return await self.store.write(tx, *args, **kwargs)
+                return await write()
             except (StoreCorrupt, StoreTooNew, StoreFault):
                 raise
             except StoreError as error:
@@ -412,9 +423,10 @@ class Drive:
             return
         upto, shown = self.state.next_message, self.state.shown
         assert shown is not None
+        seen = self.talk.request(shown, upto)
+        tools = outputs.offered(self.served.tools, seen)
         request = ModelRequest(
-            messages=self.talk.request(shown, upto),
-            tools=tuple(t.spec for t in self.served.tools.values()),
+            messages=seen, tools=tuple(t.spec for t in tools.values()),
             run=self.row.id, step=self.state.step, attempt=self.state.attempt, load=self._load,
         )  # fmt: skip
         left = limits.time_left(self.state, self.served.bounds.limits, self.now())
@@ -438,7 +450,7 @@ class Drive:
         finally:
             asking.future.cancel()
         try:
-            await self._write_answer(answer)
+            await self._write_answer(answer, tools)
         except CancelRequested:
             said = "".join(p.text for p in answer.parts if isinstance(p, Text))
             await self._write_cancelled(said, **self._spent(answer))
@@ -527,15 +539,15 @@ class Drive:
             "cache_write": answer.cache_write_tokens, "reasoning": answer.reasoning_tokens,
         }  # fmt: skip
 
-    async def _write_answer(self, answer: Answer) -> None:
-        """T3. An answer that was cut off makes none of its calls."""
+    async def _write_answer(self, answer: Answer, tools: Mapping[str, Tool[..., Any]]) -> None:
+        """T3. An answer that was cut off makes none of its calls. ``tools`` are those that the model was offered."""
         ordinal, number = self.state.next_message, len(self.state.effects)
         message = plans.message_of(answer, self.row.id, number, self.talk.call_ids)
         body = messages.dumps(message)
         calls = []
         for i, call in enumerate(message.calls):
             planned, parsed = plans.plan(
-                call, number + i, ordinal + 1 + i, stop=answer.stop, run=self.row.id, tools=self.served.tools,
+                call, number + i, ordinal + 1 + i, stop=answer.stop, run=self.row.id, tools=tools,
                 context=self.calls.context, vet=self.calls.vet, now=self.clock.now(),
             )  # fmt: skip
             calls.append(planned)

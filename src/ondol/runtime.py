@@ -13,7 +13,20 @@ from types import TracebackType
 from typing import Any, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack, get_args
 
 from ondol import clock as clocks
-from ondol import context, ids, journal, media, messages, plans, prices, providers, queries, transactions, values
+from ondol import (
+    context,
+    ids,
+    journal,
+    media,
+    messages,
+    outputs,
+    plans,
+    prices,
+    providers,
+    queries,
+    transactions,
+    values,
+)
 from ondol import policy as policies
 from ondol.agent import Agent
 from ondol.clock import Clock, SystemClock, from_micros, to_micros
@@ -191,7 +204,7 @@ class Runtime:
         else:
             model = agent.model
         definition = values.dumps(agent.definition())
-        tools = agent.toolset
+        tools = {**agent.toolset, outputs.READ_MORE.name: outputs.READ_MORE}
         digest = values.digest(agent.definition())
         rules = {name: t.rules for name, t in tools.items()}
         provider = getattr(model, "provider", model.name)

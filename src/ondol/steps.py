@@ -208,14 +208,14 @@ async def _call(calls: Calls, parent: Effect, place: int, wanted: StepCall) -> S
         await calls.work(step.ordinal, verdict)
         await drive.caught_up()
         step = drive.state.effects[step.ordinal]
-    return _outcome(calls, step, tool) if step.has_outcome else Waits()
+    return await _outcome(calls, step, tool) if step.has_outcome else Waits()
 
 
-def _outcome(calls: Calls, step: Effect, tool: Tool[..., Any]) -> Given | Refused:
+async def _outcome(calls: Calls, step: Effect, tool: Tool[..., Any]) -> Given | Refused:
     reply = calls.drive.talk.messages[step.reply].parts[0]
     assert isinstance(reply, messages.ToolResponse)
     if step.state == "succeeded" and not reply.error:
-        return Given(tool.read_back(reply.value))
+        return Given(tool.read_back(await calls.value_of(reply)))
     return Refused(CallFailed(f"{step.tool}: {reply.text}", tool=step.tool, state=step.state))
 
 

@@ -116,6 +116,7 @@ class Context(Generic[Deps]):
     cancelled: Cancelled
     _now: Callable[[], datetime] = field(repr=False)
     _progress: Callable[[float | None, str], None] = field(repr=False)
+    _kept: Callable[[str], Awaitable[tuple[str, int]]] = field(repr=False)  # see ``outputs``
     _steps: Steps | None = field(default=None, repr=False)
 
     def now(self) -> datetime:

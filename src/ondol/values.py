@@ -333,12 +333,21 @@ def error_text(error: BaseException) -> str:
     return valid(f"{name}: {said}" if said else name)
 
 
-def excerpt(text: str, limit: int) -> str:
-    """The text; of a longer one than so many characters its beginning, a word on what is left out, and its end."""
+def left_out(count: int, offset: int) -> str:
+    return f"[… {count} characters left out …]"
+
+
+def excerpt(text: str, limit: int, note: Callable[[int, int], str] = left_out) -> str:
+    """The text in at most ``limit`` characters: of a longer one its beginning, a note on what is missing, and its end.
+
+    ``note`` is given how many characters are left out, and from which on.
+    """
     if len(text) <= limit:
         return text
-    tail = limit // 3
-    return f"{text[: limit - tail]}\n[… {len(text) - limit} characters left out …]\n{text[-tail:]}"
+    room = max(limit - len(note(len(text), len(text))) - 2, 0)
+    tail = room // 3
+    head = room - tail
+    return f"{text[:head]}\n{note(len(text) - room, head)}\n{text[len(text) - tail :]}"
 
 
 loads = json.loads

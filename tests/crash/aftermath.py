@@ -56,13 +56,13 @@ async def is_taken_up(file: Path, world: World, name: str, downstream: Downstrea
     after, now = invariants.written(file), await ledger(downstream, world)
     calls = world.events("model")
     invariants.hold(after, now, world.noted, Counter(line["run"] for line in calls), checks=("mail",))
-    invariants.nothing_happened_twice(now, reads=("look", "refund", "flaky"))
+    invariants.nothing_happened_twice(now, reads=("look", "refund", "flaky", "report"))
     invariants.recorded_steps_are_not_computed_again(before, calls[asked_then:])
     invariants.recorded_outcomes_are_reused(before, then, after, now)
     invariants.planned_writes_ask_nobody(before, after)
     invariants.history_only_grew(before, after)
 
-    invariants.people_are_asked_only_where_nobody_can_look(after, looked_up=("look", "refund", "mail"))
+    invariants.people_are_asked_only_where_nobody_can_look(after, looked_up=("look", "refund", "report", "mail"))
 
     assert said == invariants.conversation(after, SESSION)
     assert after.runs[run.id].state in scenario.ends

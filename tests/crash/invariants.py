@@ -7,6 +7,7 @@ from outside: plain SQL for the rows, and the public rules (``journal.fold``) fo
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from typing import Any, TypeVar
 import apsw
 
 from ondol import effects, events, ids, journal, lifecycle, messages, usage, values
+from ondol.outputs import READ_MORE
 from ondol.records import AskRow, EffectRow, RunRow, SessionRow, columns
 from ondol.testing import EffectLine
 from ondol.transactions import Decision
@@ -39,6 +41,8 @@ class Written:
     sessions: Mapping[tuple[str, str], SessionRow]
     signals: Sequence[tuple[str, str, str]]  # run, kind, body of those that were not read
     messages: Mapping[tuple[str, int], str]
+    uses: frozenset[tuple[str, str]]  # of blobs: run, digest
+    blobs: frozenset[str]  # digests of the files that are what their names say
     restored: bool  # from a backup: then all fences have risen without an entry
     integrity: str
     dangling: Sequence[Any]
@@ -81,12 +85,18 @@ def written(file: Path) -> Written:
             sessions={(s.tenant, s.id): s for s in rows("sessions", SessionRow)},
             signals=list(connection.execute("SELECT run, kind, body FROM signals WHERE read_at IS NULL ORDER BY n")),
             messages=bodies,
+            uses=frozenset(connection.execute("SELECT run, digest FROM blob_uses")),
+            blobs=frozenset(blob.name for blob in Path(f"{file}.blobs").rglob("*") if _is_whole(blob)),
             restored=bool(connection.execute("SELECT count(*) FROM meta WHERE key = 'generation'").get),
             integrity=connection.execute("PRAGMA integrity_check").get,
             dangling=list(connection.execute("PRAGMA foreign_key_check")),
         )
     finally:
         connection.close()
+
+
+def _is_whole(blob: Path) -> bool:
+    return blob.is_file() and hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name
 
 
 # --- the store alone --------------------------------------------------------------------------------------------
@@ -338,6 +348,18 @@ def steps_are_in_order(store: Written) -> None:
                     assert not (is_done and unfinished), f"{run}: {effect.ordinal} ended before its steps"
 
 
+def long_results_are_kept(store: Written) -> None:
+    """What is said to be kept as a blob is there, whole, and used by the run: nobody collects it."""
+    kept = Counter(e.run for e in store.effects if e.blob)
+    for (run, ordinal), body in store.messages.items():
+        for part in messages.loads(body).parts:
+            if isinstance(part, messages.ToolResponse) and part.blob is not None:
+                kept[run] -= 1
+                assert part.blob.digest in store.blobs, f"{run}, message {ordinal}: its blob is not there"
+                assert (run, part.blob.digest) in store.uses, f"{run}, message {ordinal}: its blob may be collected"
+    assert not any(kept.values()), kept
+
+
 def nothing_runs(store: Written) -> None:
     """N14: no run is ``running`` when no process is there."""
     running = [r.id for r in store.runs.values() if r.state == "running"]
@@ -374,7 +396,8 @@ def effects_agree_with_ledger(store: Written, ledger: Sequence[EffectLine], chec
         elif effect.effect == "idempotent":
             assert effect.attempt <= effects.MAX_ATTEMPTS * (1 + granted), f"{effect.id}: {effect.attempt} attempts"
             assert happened[key] <= effect.attempt, f"{effect.id} happened more often than it was started"
-        if effect.state == "succeeded" and effect.effect != "steps" and not by_person:
+        touches_nothing = effect.effect == "steps" or effect.tool == READ_MORE.name
+        if effect.state == "succeeded" and not touches_nothing and not by_person:
             assert happened[key] >= 1, f"{effect.id} succeeded, and did not happen"
 
 
@@ -512,6 +535,7 @@ def hold(
     unknowns_are_visible(store)
     only_started_effects_are_unknown(store)
     steps_are_in_order(store)
+    long_results_are_kept(store)
     effects_agree_with_ledger(store, ledger, checks)
     replies_agree(store, client)
     later_operations_have_later_revisions(client)

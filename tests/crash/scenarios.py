@@ -18,7 +18,20 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
-from ondol import Agent, Ask, Context, Happened, ModelOutput, ModelRequest, NotHappened, Run, Runtime, tool
+from ondol import (
+    Agent,
+    Ask,
+    Context,
+    Happened,
+    Limits,
+    ModelOutput,
+    ModelRequest,
+    NotHappened,
+    Run,
+    Runtime,
+    ToolResponse,
+    tool,
+)
 from ondol.errors import RunEnded, RunWaiting
 from ondol.providers.script import Reply
 from ondol.testing import ScriptedModel, call, error
@@ -86,6 +99,12 @@ async def flaky(ctx: Context[World], order: str) -> str:
     return "flaky done"
 
 
+@tool(effect="idempotent", key_ttl=timedelta(hours=24))
+async def report(ctx: Context[World], order: str) -> str:
+    """Write a report that is too long to be shown."""
+    return ctx.deps.happens(ctx, "report", {"order": order}) + ", word by word" * 200
+
+
 async def was_sent(ctx: Context[World], to: str) -> Happened | NotHappened:
     return Happened("mail done") if find(ctx.deps.url, ctx.idempotency_key) else NotHappened()
 
@@ -141,7 +160,7 @@ async def visit(ctx: Context[World], to: str) -> str:
     return await ctx.call(wire, to=to)
 
 
-TOOLS = (look, refund, flaky, mail, letter, wire, slow, parcel, errand, visit)
+TOOLS = (look, refund, flaky, report, mail, letter, wire, slow, parcel, errand, visit)
 
 
 # --- the model --------------------------------------------------------------------------------------------------
@@ -190,7 +209,7 @@ class Scenario:
         return self.cancels or bool(self.meanwhile)
 
     def agent(self, world: World) -> Agent:
-        return Agent("crashes", model=Watched(functools.partial(self._reply, world), world), tools=TOOLS)
+        return Agent("crashes", model=Watched(functools.partial(self._reply, world), world), tools=TOOLS, limits=LIMITS)
 
     def _reply(self, world: World, request: ModelRequest) -> Reply | Awaitable[Reply]:
         said = next(m.text for m in reversed(request.messages) if m.role == "user" and m.origin is None)
@@ -203,11 +222,18 @@ class Scenario:
         return answer(request) if callable(answer) else answer
 
 
+LIMITS = Limits(tool_output=1_000)
 ENDLESS = object()  # an answer that never comes
 
 
 def _first_attempt_fails(request: ModelRequest) -> Reply:
     return error("overloaded", retry_after=0.0) if request.attempt == 1 else "done"
+
+
+def _read_on(request: ModelRequest) -> Reply:
+    (result,) = (p for p in request.messages[-1].parts if isinstance(p, ToolResponse))
+    assert result.blob is not None
+    return call("read_more", reference=result.blob.digest, offset=900)
 
 
 _ALL = (
@@ -229,6 +255,7 @@ _ALL = (
     Scenario(name="steps_approved_after_restart", answers=([call("visit", to="kim")], "done"), asks=True),
     Scenario(name="cancelled", answers=([call("slow", to="kim")], "done"), ends=frozenset({"cancelled"}), cancels=True),
     Scenario(name="cancelled_while_it_answers", answers=(ENDLESS,), ends=frozenset({"cancelled"}), cancels=True),
+    Scenario(name="long_result", answers=([call("report", order="1")], _read_on, "done")),
     Scenario(
         name="interrupted",
         answers=([call("parcel", to="kim")], "done"),

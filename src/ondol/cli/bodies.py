@@ -36,6 +36,7 @@ def effect_body(effect: Effect) -> dict[str, Any]:
         "id": effect.id, "run": effect.run, "session": effect.session, "tool": effect.tool, "class": effect.effect,
         "parent": effect.parent, "state": effect.state, "key": effect.key, "arguments": values.encode(effect.arguments),
         "attempt": effect.attempt, "decision": effect.decision, "reason": effect.reason, "warning": effect.warning,
+        "blob": effect.blob, "size": effect.size,
         "evidence": effect.evidence,
         "started_at": stamp(effect.started_at), "ended_at": stamp(effect.ended_at), "deadline": stamp(effect.deadline),
     }  # fmt: skip

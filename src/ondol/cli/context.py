@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ondol import values
+from ondol import outputs, values
 from ondol.cli.surface import Cli, verb
 from ondol.messages import Attachment, Message, Reasoning, Text, ToolCall, ToolResponse, dumps
 from ondol.showing import called, exact, safe
@@ -33,6 +33,8 @@ async def context(
         return
     proof = "as recorded" if seen.matches else "DIFFERENT FROM WHAT WAS RECORDED: do not rely on it"
     tools = [tool["name"] for tool in seen.definition.get("tools", [])]
+    if outputs.blobs_of(seen.messages):
+        tools.append(outputs.READ_MORE.name)
     cli.out.fields([
         ("run", seen.run), ("step", seen.step), ("hash", f"{seen.hash} ({proof})"),
         ("model", seen.definition.get("model")), ("tools", ", ".join(tools) or None),

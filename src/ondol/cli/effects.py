@@ -63,6 +63,7 @@ async def _print(cli: Cli, rt: Runtime, effect: Effect, zone: str | None) -> Non
     cli.out.fields([
         ("effect", effect.id), ("call", called(effect.tool, effect.arguments)), ("class", effect.effect),
         ("state", effect.state), ("attempt", effect.attempt), ("why", effect.reason), ("warning", effect.warning),
+        ("result", f"{effect.size} bytes, kept as blob {effect.blob}" if effect.blob else None),
         ("permission", effect.decision), ("key", effect.key), ("step of", effect.parent), ("run", effect.run),
         ("session", effect.session),
         ("started", when(effect.started_at, zone) if effect.started_at else None),

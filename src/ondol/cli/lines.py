@@ -51,6 +51,7 @@ def happened(event: Event) -> str:
         case "effect.succeeded":
             how = {"tool": "", "check": " (check says so)", "person": " (a person says so)"}[d.get("by", "tool")]
             said = f"{d['tool']}{how}" + (f": {short(values.plain_text(d['result']))}" if "result" in d else "")
+            said += f" ({d['size']} bytes, blob {d['blob']})" if "blob" in d else ""
             said += f" (warning: {d['warning']})" if d.get("warning") else ""
         case "effect.failed":
             said = f"{d['tool']}: {d.get('reason', '')}"

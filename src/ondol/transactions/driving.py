@@ -244,6 +244,7 @@ class Outcome(NamedTuple):
     arguments: str = "{}"
     hash: str = ""
     question: str = ""
+    blob: messages.Blob | None = None  # all of a result of which the message shows a part; its bytes are kept before
 
 
 def outcome(claim: Claim, user_id: str, at: int, done: Outcome, also: Sequence[events.Entry] = ()) -> Tx[journal.Batch]:
@@ -260,6 +261,7 @@ def outcome(claim: Claim, user_id: str, at: int, done: Outcome, also: Sequence[e
             "tenant": claim.tenant, "run": claim.run, "ordinal": entry.call, "state": state, "at": at,
             "attempt": done.attempt, "reason": done.reason or None, "unstarted": int(done.unstarted),
             "warning": entry.warning or None if isinstance(entry, events.EffectSucceeded) else None,
+            "blob": done.blob and done.blob.digest, "size": done.blob and done.blob.size,
             "seen": int(isinstance(entry, events.EffectUnknown) and entry.seen),
         }),
     ]  # fmt: skip
@@ -278,6 +280,10 @@ def outcome(claim: Claim, user_id: str, at: int, done: Outcome, also: Sequence[e
         ))  # fmt: skip
     else:
         writes.append(message_row(claim.tenant, claim.run, done.reply, done.body))
+    if done.blob is not None:
+        kept = {"tenant": claim.tenant, "digest": done.blob.digest}
+        writes.append(("blob.insert", kept | {"size": done.blob.size, "at": at}))
+        writes.append(("blob.use", kept | {"run": claim.run}))
     yield writes
     return batch
 

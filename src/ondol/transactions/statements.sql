@@ -261,7 +261,7 @@ WHERE tenant = :tenant AND run = :run AND ordinal = :ordinal AND attempt = :atte
 RETURNING ordinal
 
 -- name: effect.outcome
-UPDATE effects SET state = :state, ended_at = :at, reason = :reason, warning = :warning,
+UPDATE effects SET state = :state, ended_at = :at, reason = :reason, warning = :warning, blob = :blob, size = :size,
   deadline = CASE WHEN :seen = 1 THEN NULL ELSE deadline END
 WHERE tenant = :tenant AND run = :run AND ordinal = :ordinal
   AND ((state = 'started' AND attempt = :attempt) OR (effect IN ('read', 'steps') AND state IN ('planned', 'approved'))
@@ -324,7 +324,8 @@ WHERE r.tenant = :tenant AND r.session = :session AND r.told <> 1 AND r.state <>
 SELECT run, ordinal FROM effects WHERE tenant = :tenant AND session = :session AND state = 'unknown' LIMIT 1
 
 -- name: effect.erase
-UPDATE effects SET arguments = '{}', reason = NULL, warning = NULL, evidence = NULL, told = state
+UPDATE effects SET arguments = '{}', reason = NULL, warning = NULL, evidence = NULL, told = state,
+  blob = NULL, size = NULL
 WHERE tenant = :tenant AND run IN (SELECT id FROM runs r WHERE r.tenant = :tenant AND r.session = :session)
 
 -- name: ask.insert

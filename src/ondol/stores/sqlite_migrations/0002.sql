@@ -16,6 +16,10 @@ INSERT INTO sqlite_stat1 (tbl, idx, stat) VALUES
 
 -- What of a call's result could not be recorded as it was.
 ALTER TABLE effects ADD COLUMN warning TEXT;
+
+-- Where all of a result is kept that was too long to be shown, and its size in bytes.
+ALTER TABLE effects ADD COLUMN blob TEXT;
+ALTER TABLE effects ADD COLUMN size INTEGER;
 -- What the run's model calls took, by model (JSON); see `usage.py`. tokens_in and tokens_out are its sums.
 ALTER TABLE runs ADD COLUMN usage TEXT;
 

@@ -1,0 +1,117 @@
+"""How is a result shown that is too long for a model, and how does the model read the rest?
+
+All of it is kept as a blob. The message holds its beginning and its end, how much there is between them, and the
+blob's digest, by which ``read_more`` pages through it. Lengths count characters of what a model reads, so nothing is
+cut inside one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from ondol import values
+from ondol.errors import NotDone
+from ondol.limits import LEAST_TOOL_OUTPUT
+from ondol.messages import Blob, Message, ToolResponse
+from ondol.tools import Context, Tool, tool
+
+_DIGITS = 8  # of a digest that are enough, where they name one blob
+
+
+class Shown(NamedTuple):
+    """What a message holds of a result; ``data`` are the bytes of the blob, if there is one."""
+
+    response: Any
+    blob: Blob | None = None
+    data: bytes = b""
+
+
+def share(limit: int, calls: int) -> int:
+    """The characters that each result of a step with so many calls may show, where one alone may show ``limit``."""
+    return max(limit // calls, LEAST_TOOL_OUTPUT)
+
+
+def show(encoded: Any, limit: int) -> Shown:
+    """An encoded result in at most ``limit`` characters."""
+    text = values.plain_text(encoded)
+    if len(text) <= limit:
+        return Shown(encoded)
+    plain = isinstance(encoded, str)
+    data = (encoded if plain else values.dumps(encoded)).encode()
+    media_type = "text/plain" if plain else "application/json"
+    blob = Blob(hashlib.sha256(data).hexdigest(), media_type, len(data), len(text))
+
+    def note(count: int, offset: int) -> str:
+        how = f'{READ_MORE.name}(reference="{blob.digest}", offset={offset})'
+        return f"[… {count} of {blob.length} characters left out: read on with {how} …]"
+
+    return Shown(values.excerpt(text, limit, note), blob, data)
+
+
+def text_of(blob: Blob, data: bytes) -> str:
+    """What a model reads of a blob."""
+    return values.plain_text(_encoded(blob, data))
+
+
+def value_of(blob: Blob, data: bytes) -> Any:
+    """What the tool returned."""
+    return values.decode(_encoded(blob, data))
+
+
+def _encoded(blob: Blob, data: bytes) -> Any:
+    return values.loads(data) if blob.media_type == "application/json" else data.decode()
+
+
+def blobs_of(messages: Iterable[Message]) -> dict[str, Blob]:
+    """The blobs that the messages refer to, by digest."""
+    parts = (p for m in messages if m.role == "tool" for p in m.parts if isinstance(p, ToolResponse))
+    return {p.blob.digest: p.blob for p in parts if p.blob is not None}
+
+
+def find(reference: str, blobs: Mapping[str, Blob]) -> Blob:
+    """Raises NotDone where the reference does not name one of these blobs."""
+    given = reference.strip().lower()
+    found = [b for digest, b in blobs.items() if len(given) >= _DIGITS and digest.startswith(given)]
+    if len(found) != 1:
+        raise NotDone(
+            f"this conversation has no result {given[:64]!r}: give the reference that a shortened result names"
+        )
+    return found[0]
+
+
+_HEADING = "[characters {} to {} of {}; read on with offset={}]\n"
+
+
+def page(text: str, offset: int, limit: int | None, room: int) -> str:
+    """The text from the character ``offset`` on, under a heading: in all at most ``room`` characters of it."""
+    size = len(text)
+    if not 0 <= offset < size or (limit is not None and limit < 1):
+        raise NotDone(f"there is nothing: it has {size} characters, offset counts from 0, limit from 1")
+    most = room - len(_HEADING.format(size, size, size, size))
+    end = min(size, offset + min(limit or most, most))
+    if end == size:
+        return f"[characters {offset} to {end}, the end]\n{text[offset:]}"
+    return _HEADING.format(offset, end, size, end) + text[offset:end]
+
+
+@tool(effect="read", name="read_more")
+async def _read_more(ctx: Context[Any], reference: str, offset: int = 0, limit: int | None = None) -> str:
+    """Read more of a result that was too long to be shown whole.
+
+    reference: the digest that the shortened result names. offset: the character to begin at, from 0.
+    limit: at most so many characters; by default as many as fit.
+    """
+    text, room = await ctx._kept(reference)
+    return page(text, offset, limit, room)
+
+
+READ_MORE: Tool[..., Any] = _read_more
+
+
+def offered(tools: Mapping[str, Tool[..., Any]], messages: Iterable[Message]) -> Mapping[str, Tool[..., Any]]:
+    """The tools that a model is offered with these messages: ``read_more`` only where there is more to read."""
+    if blobs_of(messages):
+        return tools
+    return {name: t for name, t in tools.items() if t is not READ_MORE}
