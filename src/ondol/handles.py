@@ -182,10 +182,11 @@ class Run:
         why = ": ".join(p for p in (error.get("code", ""), error.get("message", "")) if p)
         match row.state:
             case "completed":
-                body = values.loads(row.reply or "{}")
+                reply = row.checked_reply() or ""
+                body = values.loads(reply or "{}")
                 return RunResult(
                     text=values.decode(body.get("text", "")), run_id=row.id, session=row.session,
-                    operation_id=row.operation_id, revision=body.get("revision", 0), body=row.reply or "",
+                    operation_id=row.operation_id, revision=body.get("revision", 0), body=reply,
                     replayed=self.replayed,
                 )  # fmt: skip
             case "waiting" | "parked":
@@ -320,11 +321,12 @@ def encode_given(what: str, given: Any, encode: Callable[[Any, list[str]], Any] 
 
 
 def ask_of(runtime: Runtime, row: AskRow) -> Ask:
+    decision = row.checked_decision()
     return Ask(
         id=row.id, kind=row.kind, state=row.state, question=row.question, run=row.run, session=row.session,
         user=row.user_id or None, tool=row.tool, arguments=values.decode(values.loads(row.arguments)),
         arguments_hash=row.hash, effect=row.effect, opened_at=clock.from_micros(row.opened_at),
-        expires_at=_when(row.expires_at), decision=Decision.loads(row.decision).kind if row.decision else None,
+        expires_at=_when(row.expires_at), decision=Decision.loads(decision).kind if decision else None,
         decided_by=row.decided_by, decided_at=_when(row.decided_at), door=row.door, _rt=runtime, _tenant=row.tenant,
     )  # fmt: skip
 
@@ -429,7 +431,7 @@ class Session:
     @property
     def state(self) -> dict[str, Any]:
         """The session's state, as its last committed turn left it."""
-        return values.decode_object(values.loads(self._row.state))
+        return values.decode_object(values.loads(self._row.checked_state()))
 
     @property
     def updated_at(self) -> datetime:

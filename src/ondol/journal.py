@@ -324,6 +324,24 @@ def check_message(run: str, ordinal: int, body: str, stored_sum: int) -> None:
         )
 
 
+def content_checksum(what: str, text: str) -> int:
+    """Of a text that stands in a row: ``what`` names it, as "the reply of run r_1"."""
+    return _sum(f"{what}|{text}")
+
+
+def check_content(what: str, text: str, stored_sum: int | None) -> None:
+    """Raises StoreCorrupt if the text is not what was written. An old row has no checksum, and at least is JSON."""
+    if stored_sum is None:
+        try:
+            values.loads(text)
+            return
+        except ValueError:
+            pass
+    elif content_checksum(what, text) == stored_sum:
+        return
+    raise StoreCorrupt(f"{what} does not match its checksum: restore a backup (ondol db restore)")
+
+
 def _sum(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from ondol import journal
 from ondol.ids import EffectId, effect_id, idempotency_key
 
 
@@ -43,6 +44,17 @@ class RunRow(NamedTuple):
     replay_of: str | None
     forked_at: int | None
     usage: str | None
+    reply_sum: int | None
+
+    @staticmethod
+    def what_was_replied(run: str) -> str:
+        return f"the reply of run {run}"
+
+    def checked_reply(self) -> str | None:
+        """Raises StoreCorrupt if it is not what was written."""
+        if self.reply is not None:
+            journal.check_content(self.what_was_replied(self.id), self.reply, self.reply_sum)
+        return self.reply
 
 
 class SessionRow(NamedTuple):
@@ -59,6 +71,16 @@ class SessionRow(NamedTuple):
     zone: str | None
     parent: str | None
     parent_until: int | None
+    state_sum: int | None
+
+    @staticmethod
+    def what_is_kept(session: str) -> str:
+        return f"the state of session {session!r}"
+
+    def checked_state(self) -> str:
+        """Raises StoreCorrupt if it is not what was written."""
+        journal.check_content(self.what_is_kept(self.id), self.state, self.state_sum)
+        return self.state
 
 
 class EffectRow(NamedTuple):
@@ -120,6 +142,17 @@ class AskRow(NamedTuple):
     opened_at: int
     decided_at: int | None
     expires_at: int | None
+    decision_sum: int | None
+
+    @staticmethod
+    def what_was_decided(ask: str) -> str:
+        return f"the decision of ask {ask}"
+
+    def checked_decision(self) -> str | None:
+        """Raises StoreCorrupt if it is not what was written."""
+        if self.decision is not None:
+            journal.check_content(self.what_was_decided(self.id), self.decision, self.decision_sum)
+        return self.decision
 
 
 def columns(row: type[Any], prefix: str = "") -> str:

@@ -15,6 +15,7 @@ from ondol.errors import StoreCorrupt
 from ondol.stores.sqlite import SqliteStore
 from ondol.stores.sqlite_admin import check
 from ondol.testing import FaultPlan, FaultyStore, ScriptedModel, call
+from ondol.transactions import Decision
 
 PATIENCE = 10.0  # seconds until somebody who should be told is taken to wait for ever
 
@@ -184,3 +185,91 @@ async def test_a_damaged_first_page_is_refused_and_left_as_it_is(file: Path) -> 
     with pytest.raises(StoreCorrupt, match="restore a backup"):
         await Runtime(SqliteStore(file), agents=[talk()]).open()
     assert content(file) == before
+
+
+# --- what stands in a row of its own ----------------------------------------------------------------------------
+
+
+@tool
+async def remember(ctx: Context, name: str) -> str:
+    ctx.state["name"] = name
+    return "kept"
+
+
+def keeper() -> Agent:
+    return Agent("keeper", model=ScriptedModel([[call("remember", name="Eun-ji")], "I keep Mi-rae"]), tools=[remember])
+
+
+@pytest.fixture
+async def kept(tmp_path: Path) -> Path:
+    """A completed run, whose answer is in its reply and whose tool wrote to the session's state."""
+    file = tmp_path / "ondol.db"
+    async with Runtime(SqliteStore(file), agents=[keeper()]) as rt:
+        await rt.run("keeper", "keep my name", session="kept", operation_id="op")
+    settle(file)
+    return file
+
+
+def damage(file: Path, table: str, column: str, old: str, new: str) -> None:
+    with closing(apsw.Connection(str(file))) as connection:
+        connection.execute(f"UPDATE {table} SET {column} = replace({column}, ?, ?)", (old, new))
+        assert connection.total_changes() == 1
+        assert new in connection.execute(f"SELECT {column} FROM {table}").get
+
+
+async def test_a_damaged_reply_is_not_given_to_whoever_asks_again(kept: Path) -> None:
+    damage(kept, "runs", "reply", "Mi-rae", "Mi-raf")
+    async with Runtime(SqliteStore(kept), agents=[keeper()]) as rt:
+        for again in (rt.find_run("op"), rt.start("keeper", "keep my name", session="kept", operation_id="op")):
+            with pytest.raises(StoreCorrupt, match="the reply of run r_"):
+                await (await again).result()
+    assert any("the reply of run" in problem for problem in check(kept))
+
+
+@pytest.mark.parametrize(("old", "new"), [("Eun-ji", "Eun-jj"), ('"', "!")])
+async def test_a_damaged_session_state_is_neither_shown_nor_handed_to_a_tool(kept: Path, old: str, new: str) -> None:
+    damage(kept, "sessions", "state", old, new)
+    agent = keeper()
+    async with Runtime(SqliteStore(kept), agents=[agent]) as rt:
+        with pytest.raises(StoreCorrupt, match="the state of session 'kept' does not match its checksum"):
+            _ = (await rt.get_session("kept")).state
+        run = await rt.start("keeper", "keep my name", session="kept", operation_id="next")
+        async with asyncio.timeout(PATIENCE):
+            with pytest.raises(StoreCorrupt, match="the state of session 'kept'"):
+                await run.result()
+        assert isinstance(agent.model, ScriptedModel)
+        assert agent.model.requests == []
+    assert any("the state of session 'kept'" in problem for problem in check(kept))
+
+
+async def test_a_damaged_state_can_be_replaced_by_hand(kept: Path) -> None:
+    damage(kept, "sessions", "state", "Eun-ji", "Eun-jj")
+    async with Runtime(SqliteStore(kept), agents=[keeper()]) as rt:
+        session = await (await rt.get_session("kept")).set_state({"name": "Eun-ji"})
+        assert session.state == {"name": "Eun-ji"}
+        assert (await session.set_title("mended")).state == {"name": "Eun-ji"}
+    assert check(kept) == []
+
+
+async def test_a_damaged_decision_is_found(file: Path) -> None:
+    async with Runtime(SqliteStore(file), agents=[mail()]) as rt:
+        run = await rt.find_run("waiting")
+        (ask,) = await run.asks()
+        await ask.deny(by="lee", reason="not now")
+        await run.result()
+    damage(file, "asks", "decision", "deny", "dent")
+    async with Runtime(SqliteStore(file), agents=[mail()]) as rt:
+        with pytest.raises(StoreCorrupt, match="the decision of ask"):
+            await rt.get_ask(ask.id)
+        with pytest.raises(StoreCorrupt, match="the decision of ask"):
+            await rt.decide(ask, Decision(kind="deny"), by="lee")
+    assert any("the decision of ask" in problem for problem in check(file))
+
+
+async def test_what_the_first_version_wrote_has_no_checksum_and_is_read(kept: Path) -> None:
+    with closing(apsw.Connection(str(kept))) as connection:
+        connection.execute("UPDATE runs SET reply_sum = NULL; UPDATE sessions SET state_sum = NULL")
+    async with Runtime(SqliteStore(kept), agents=[keeper()]) as rt:
+        assert (await (await rt.find_run("op")).result()).text == "I keep Mi-rae"
+        assert (await rt.get_session("kept")).state == {"name": "Eun-ji"}
+    assert check(kept) == []

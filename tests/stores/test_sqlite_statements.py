@@ -19,7 +19,7 @@ BY_INDEX = {
     "run.by_operation": ["runs (tenant=? AND user_id=? AND operation_id=?)"],
     "run.claim": ["runs (tenant=? AND id=?)", "b (tenant=? AND session=? AND place<?)"],
     "message.history": ["r (tenant=? AND session=? AND base>? AND base<?)", "m (tenant=? AND run=? AND ordinal>?)"],
-    "entry.list": ["entries (tenant=? AND run=?)"],
+    "entry.list": ["entries (tenant=? AND run=? AND seq>?)"],
     "message.page": ["r (tenant=? AND session=? AND base>?)", "b (tenant=? AND session=? AND base<?)"],
     "run.untold": ["runs (tenant=? AND session=?)"],
     "ask.close_all": ["asks (tenant=? AND run=?)"],

@@ -11,7 +11,7 @@ import functools
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -21,7 +21,7 @@ import apsw
 from ondol import journal, lifecycle, transactions, values
 from ondol.clock import SystemClock, to_micros
 from ondol.errors import StoreBusy, StoreCorrupt, StoreError, StoreTooNew
-from ondol.records import RunRow, columns
+from ondol.records import AskRow, RunRow, SessionRow, columns
 from ondol.secret import logger
 from ondol.stores import sqlite
 from ondol.stores.migrations import migrations
@@ -112,6 +112,18 @@ def _problems(connection: apsw.Connection, path: Path) -> Iterator[str]:
             yield f"ask {ask}: its arguments do not match their hash: {_RESTORE}"
     for row in _rows(connection, f"SELECT {columns(RunRow)} FROM runs"):
         yield from _run_problems(connection, RunRow(*row))
+        yield from _found(RunRow(*row).checked_reply)
+    for row in _rows(connection, f"SELECT {columns(SessionRow)} FROM sessions"):
+        yield from _found(SessionRow(*row).checked_state)
+    for row in _rows(connection, f"SELECT {columns(AskRow)} FROM asks"):
+        yield from _found(AskRow(*row).checked_decision)
+
+
+def _found(looking: Callable[[], object]) -> Iterator[str]:
+    try:
+        looking()
+    except StoreCorrupt as error:
+        yield str(error)
 
 
 def _is_whole(stored: str, digest: str) -> bool:

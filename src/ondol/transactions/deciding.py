@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, cast
 
-from ondol import events, lifecycle
+from ondol import events, journal, lifecycle
 from ondol.errors import AlreadyDecided, AskClosed, EndCode, InvalidInput, NotFound
 from ondol.records import AskRow, EffectRow, RunRow
 from ondol.transactions.ending import finish
@@ -41,15 +41,17 @@ def decide(tenant: str, ask_id: str, decision: Decision, by: str, door: str, at:
     if ask.state != "open" and ask.decision is None:
         raise AskClosed(f"ask {ask_id} belongs to a session that was deleted: there is nothing to decide")
     if ask.state != "open":
-        stored = Decision.loads(ask.decision or "")
+        stored = Decision.loads(ask.checked_decision() or "")
         if stored.same_as(decision):
             return Decided(ask, run, wake=False, first=False)
         raise AlreadyDecided(f"ask {ask_id} was decided before: {stored.kind!r} by {ask.decided_by}")
     if decision.kind != "expire" and ask.expires_at is not None and at >= ask.expires_at:
         raise AlreadyDecided(f"ask {ask_id} has expired: nobody decided it in time")
+    text = decision.dumps()
     (marked,) = yield [("ask.decide", {
         "tenant": tenant, "id": ask_id, "state": "expired" if decision.kind == "expire" else "decided",
-        "decision": decision.dumps(), "decided_by": by, "door": door, "at": at,
+        "decision": text, "decision_sum": journal.content_checksum(AskRow.what_was_decided(ask_id), text),
+        "decided_by": by, "door": door, "at": at,
     })]  # fmt: skip
     if not marked:
         raise AlreadyDecided(f"ask {ask_id} was decided at this moment by somebody else: look at it again")

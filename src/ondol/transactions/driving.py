@@ -60,11 +60,13 @@ def claim(tenant: str, run: str, owner: str, at: int) -> Tx[Claimed | None]:
     if untold_runs:
         inputs = yield [("message.one", {"tenant": tenant, "run": r.id, "ordinal": 1}) for r in untold_runs]
     assert row.head is not None
+    found = SessionRow(*session[0])
+    found.checked_state()
     own = {o: checked_body(run, o, body, total) for o, body, total in bodies}
     return Claimed(
         run=row,
         claim=Claim(tenant, run, row.session, row.fence, row.head, row.deaths),
-        session=SessionRow(*session[0]),
+        session=found,
         batches=tuple(journal.loads(run, *stored_row) for stored_row in stored),
         bodies=own,
         messages={o: messages.loads(body) for o, body in own.items()},
@@ -334,9 +336,11 @@ def commit(
     entries += [events.SessionCommitted(revision=revision), events.RunCompleted()]
     append, batch = append_entries(claim.tenant, claim.run, claim.fence, seq, at, entries)
     body = values.dumps({**reply, "revision": revision})
-    writes: list[Statement] = [append, ("run.complete", key | {"reply": body, "base": base, "at": at})]
+    done = {"reply": body, "reply_sum": journal.content_checksum(RunRow.what_was_replied(claim.run), body)}
+    writes: list[Statement] = [append, ("run.complete", key | done | {"base": base, "at": at})]
     if state is not None:
-        writes.append(("session.state", of_session | {"state": state}))
+        kept = journal.content_checksum(SessionRow.what_is_kept(claim.session), state)
+        writes.append(("session.state", of_session | {"state": state, "state_sum": kept}))
     writes += _told(claim.tenant, told)
     *_, rows, following = yield [*writes, ("run.get", key), ("run.next_in_session", of_session)]
     return Ended(RunRow(*rows[0]), following[0] if following else None, batch)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ondol import ids
+from ondol import ids, journal
 from ondol.errors import NotFound, RevisionConflict, SessionBusy
 from ondol.records import SessionRow
 from ondol.transactions.pieces import act_row
@@ -36,7 +36,9 @@ def write_session(
             ("tenant.insert", {"tenant": tenant}),
             (made, of_session | {"next_place": place, "zone": None, "at": at}),
         ]
-    (written,) = yield [("session.write", of_session | {"state": state, "title": title, "zone": zone, "at": at})]
+    total = None if state is None else journal.content_checksum(SessionRow.what_is_kept(session), state)
+    writing = {"state": state, "state_sum": total, "title": title, "zone": zone, "at": at}
+    (written,) = yield [("session.write", of_session | writing)]
     return SessionRow(*written[0])
 
 

@@ -136,7 +136,7 @@ def read_signals(tenant: str, run: str, ended: bool, at: int) -> Tx[_Read]:
             continue  # its call is abandoned anyway
         (effect_rows,) = yield [("effect.get", effect_key(ask))]
         effect = EffectRow(*effect_rows[0])
-        entries, writes = _settlement(ask, effect, Decision.loads(ask.decision or "{}"), ended, at)
+        entries, writes = _settlement(ask, effect, Decision.loads(ask.checked_decision() or "{}"), ended, at)
         read.entries += entries
         read.writes += writes
         read.settled.add(effect.ordinal)

@@ -113,7 +113,7 @@ UPDATE runs SET state = 'waiting', owner = NULL, deaths = 0 WHERE tenant = :tena
 UPDATE runs SET state = 'parked', owner = NULL, deaths = 0, error = :error WHERE tenant = :tenant AND id = :run
 
 -- name: run.complete
-UPDATE runs SET state = 'completed', owner = NULL, reply = :reply, base = :base, ended_at = :at, wrote = 0
+UPDATE runs SET state = 'completed', owner = NULL, reply = :reply, reply_sum = :reply_sum, base = :base, ended_at = :at, wrote = 0
 WHERE tenant = :tenant AND id = :run
 
 -- name: run.queue_again
@@ -140,7 +140,7 @@ SELECT id, agent, deaths FROM runs WHERE tenant = :tenant AND session = :session
 ORDER BY place LIMIT 1
 
 -- name: run.erase
-UPDATE runs SET reply = NULL, base = NULL, error = NULL, retryable = 0, told = 1 WHERE tenant = :tenant AND session = :session
+UPDATE runs SET reply = NULL, reply_sum = NULL, base = NULL, error = NULL, retryable = 0, told = 1 WHERE tenant = :tenant AND session = :session
 
 -- Sorted by who asks: a claim finds most of these empty, and SQLite would prepare to sort all the same.
 -- name: run.untold
@@ -228,16 +228,17 @@ WHERE tenant = :tenant AND id = :session AND revision = :head
 RETURNING revision, next_message - :n, state
 
 -- name: session.write
-UPDATE sessions SET revision = revision + 1, state = coalesce(:state, state), title = coalesce(:title, title),
+UPDATE sessions SET revision = revision + 1, state = coalesce(:state, state),
+  state_sum = CASE WHEN :state IS NULL THEN state_sum ELSE :state_sum END, title = coalesce(:title, title),
   zone = coalesce(:zone, zone), updated_at = :at
 WHERE tenant = :tenant AND id = :session
 RETURNING {session}
 
 -- name: session.state
-UPDATE sessions SET state = :state WHERE tenant = :tenant AND id = :session
+UPDATE sessions SET state = :state, state_sum = :state_sum WHERE tenant = :tenant AND id = :session
 
 -- name: session.delete
-UPDATE sessions SET revision = revision + 1, state = '{}', title = NULL, deleted_at = :at, updated_at = :at
+UPDATE sessions SET revision = revision + 1, state = '{}', state_sum = NULL, title = NULL, deleted_at = :at, updated_at = :at
 WHERE tenant = :tenant AND id = :session
 
 -- name: tenant.insert
@@ -349,7 +350,7 @@ ORDER BY n LIMIT :limit
 SELECT {ask} FROM asks WHERE tenant = :tenant AND run = :run AND effect = :effect AND state = 'open' AND kind = :kind
 
 -- name: ask.decide
-UPDATE asks SET state = :state, decision = :decision, decided_by = :decided_by, door = :door, decided_at = :at
+UPDATE asks SET state = :state, decision = :decision, decision_sum = :decision_sum, decided_by = :decided_by, door = :door, decided_at = :at
 WHERE tenant = :tenant AND id = :id AND state = 'open'
 RETURNING id
 
@@ -357,7 +358,7 @@ RETURNING id
 UPDATE asks SET state = 'closed' WHERE tenant = :tenant AND run = :run AND state = 'open' AND kind <> 'unknown_effect'
 
 -- name: ask.erase
-UPDATE asks SET arguments = '{}', question = '', decision = NULL, state = CASE state WHEN 'open' THEN 'closed' ELSE state END
+UPDATE asks SET arguments = '{}', question = '', decision = NULL, decision_sum = NULL, state = CASE state WHEN 'open' THEN 'closed' ELSE state END
 WHERE tenant = :tenant AND run IN (SELECT id FROM runs r WHERE r.tenant = :tenant AND r.session = :session)
 
 -- name: ask.expirable

@@ -73,3 +73,8 @@ INSERT INTO sqlite_stat1 (tbl, idx, stat) VALUES
 -- Calls that a tool of steps makes: the tool's own call, and the place among all that it recorded.
 ALTER TABLE effects ADD COLUMN parent INTEGER;
 ALTER TABLE effects ADD COLUMN place INTEGER;
+
+-- Texts that are believed as they stand in their row; NULL for what the first version wrote.
+ALTER TABLE runs ADD COLUMN reply_sum INTEGER;
+ALTER TABLE sessions ADD COLUMN state_sum INTEGER;
+ALTER TABLE asks ADD COLUMN decision_sum INTEGER;
