@@ -20,23 +20,29 @@ from ondol.toolsets import Finds, Toolset, as_tool_or_toolset
 class Agent:
     """A name, a model, instructions and tools.
 
-    ``model`` is a name (``openai:gpt-5.2``, ``script:demo``, ``script:answers.json``) or anything with the methods
-    of ``ondol.Model``. A plain function among ``tools`` is a ``once`` tool; a function of the run's context that
-    returns tools (``list[Tool]``) is a ``Toolset``.
+    ``model`` is a name (``openai:gpt-5.2``, ``script:demo``, ``script:answers.json``), anything with the methods of
+    ``ondol.Model``, or a list of these: each takes over, for the rest of a run, when the one before it is down.
+    A plain function among ``tools`` is a ``once`` tool; a function of the run's context that returns tools
+    (``list[Tool]``) is a ``Toolset``.
     """
 
     name: str
-    model: str | Model
+    model: str | Model | Sequence[str | Model]
     instructions: str = ""
     tools: Sequence[Tool[..., Any] | Toolset | Finds | Callable[..., Any]] = ()
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
         checked_id("the name of an agent", self.name)
-        if not isinstance(self.model, str) and not hasattr(self.model, "stream"):
-            raise InvalidInput(
-                f"agent {self.name!r}: {self.model!r} is no model: give a name or an object with 'stream'"
-            )
+        if not isinstance(self.model, str) and isinstance(self.model, Sequence):
+            object.__setattr__(self, "model", tuple(self.model))
+        if not self.models:
+            raise InvalidInput(f"agent {self.name!r}: the list of models is empty: name at least one")
+        for model in self.models:
+            if not isinstance(model, str) and not hasattr(model, "stream"):
+                raise InvalidInput(
+                    f"agent {self.name!r}: {model!r} is no model: give a name or an object with 'stream'"
+                )
         if not isinstance(self.instructions, str):
             raise InvalidInput(f"agent {self.name!r}: the instructions must be a text")
         if not isinstance(self.tools, Sequence) or isinstance(self.tools, str):
@@ -64,8 +70,9 @@ class Agent:
         return [t for t in self.tools if isinstance(t, Toolset)]
 
     @property
-    def model_name(self) -> str:
-        return self.model if isinstance(self.model, str) else self.model.name
+    def models(self) -> tuple[str | Model, ...]:
+        """The model, and those that take over from it, in order."""
+        return self.model if isinstance(self.model, tuple) else (self.model,)
 
     def definition(self, found: Sequence[tuple[Tool[..., Any], str]] = ()) -> dict[str, Any]:
         """What the model is told about this agent, as JSON; its digest names it in the journal.
@@ -82,6 +89,8 @@ class Agent:
             | ({"source": source} if source else {})
             for t, source in [*((t, "") for t in self.toolset.values()), *found]
         ]
-        described = {"name": self.name, "model": self.model_name, "instructions": self.instructions, "tools": tools}
+        names = [m if isinstance(m, str) else m.name for m in self.models]
+        model = names if len(names) > 1 else names[0]
+        described = {"name": self.name, "model": model, "instructions": self.instructions, "tools": tools}
         encoded: dict[str, Any] = values.encode(described)
         return encoded

@@ -7,7 +7,6 @@ the session's history and the run's own messages. Every call in a request has ex
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -63,7 +62,7 @@ def _told(state: str) -> str:
 
 
 def sendable(body: str, message: Message, provider: str) -> Message | None:
-    """The message as the provider takes it: no blank texts, no other provider's private data, valid Unicode, plain ids.
+    """The message as the provider takes it: no blank texts, no other provider's private data, valid Unicode.
 
     Reasoning that its provider hid is blank and stays, for that provider. ``body`` is the message as it is stored.
     None when nothing is left of it.
@@ -76,16 +75,11 @@ def sendable(body: str, message: Message, provider: str) -> Message | None:
     parts = tuple(p for p in parts if not _is_blank(p))
     if any(_foreign(p, provider) for p in parts):
         parts = tuple(kept for p in parts if (kept := _without_private_data(p, provider)) is not None)
-    parts = tuple(replace(p, id=_plain(p.id)) if isinstance(p, ToolCall | ToolResponse) else p for p in parts)
     return replace(message, parts=parts) if parts else None
 
 
 def _must_change(part: Part, provider: str) -> bool:
-    if isinstance(part, Attachment | UnknownPart):
-        return False
-    if isinstance(part, ToolCall | ToolResponse) and not _PLAIN_ID.fullmatch(part.id):
-        return True
-    if isinstance(part, ToolResponse):
+    if isinstance(part, ToolResponse | Attachment | UnknownPart):
         return False
     if _is_blank(part):
         return True
@@ -100,15 +94,6 @@ def _is_blank(part: Part) -> bool:
             return not text.strip() and not provider
         case _:
             return False
-
-
-#: An id that every provider takes. Each makes its own, and some are strict about those of others.
-_PLAIN_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
-
-
-def _plain(id: str) -> str:
-    """The same id for the same id, so that a call and its result still find each other."""
-    return id if _PLAIN_ID.fullmatch(id) else f"call_{hashlib.sha256(id.encode()).hexdigest()[:24]}"
 
 
 #: How a text that no provider takes as it is, is marked in a stored body; see ``values``.

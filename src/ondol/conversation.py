@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ondol import context, messages, outputs
-from ondol.histories import NO_HISTORY
+from ondol.histories import NO_HISTORY, History
 from ondol.journal import Shown
 from ondol.messages import Blob, Message
 
@@ -25,7 +25,8 @@ class Conversation:
         self.messages: dict[int, Message] = {}
         self.call_ids: set[str] = set()
         self._weight = 0  # of the own messages
-        self._instructions, self._provider = instructions, provider
+        self.provider = provider
+        self._instructions = instructions
         self._sendable: dict[int, Message] = {}
         self._sent: list[Message] = []  # own messages as the last request had them, up to the ordinal _sent_upto
         self._sent_upto = 0
@@ -44,12 +45,19 @@ class Conversation:
         if message.role == "assistant":
             self.call_ids.update(c.id for c in message.calls)
         self._weight += context.weight([body], [message])
-        if (sent := context.sendable(body, message, self._provider)) is not None:
+        if (sent := context.sendable(body, message, self.provider)) is not None:
             self._sendable[ordinal] = sent
 
     def blobs(self) -> dict[str, Blob]:
         """What of it, and of the session before it, is kept as a blob because it is too long to be shown."""
         return outputs.blobs_of((*self.history.messages, *self._sendable.values()))
+
+    def shown_to(self, provider: str, history: History) -> Conversation:
+        """The same conversation, as another provider takes it."""
+        other = Conversation(self.bodies, self.messages, self._instructions, provider)
+        other.messages |= self.messages  # those of tools of steps too
+        other.history = history
+        return other
 
     def in_order(self) -> tuple[list[str], list[Message]]:
         """The bodies of the own messages as they follow each other, and the messages as the model takes them."""

@@ -139,6 +139,7 @@ class StepCompleted:
 class StepFailed(Spent):
     """One attempt of a model call failed. With ``retry_at`` (microseconds since 1970) it is tried again then.
 
+    ``fallback`` is the place, in the agent's list of models, of the one that takes over for the rest of the run.
     ``error`` is ``cancelled`` where a cancel came first; ``message`` then is what the answer had said. ``untold``: it
     may have cost tokens, and nobody said how many.
     """
@@ -149,6 +150,7 @@ class StepFailed(Spent):
     error: str
     message: str
     retry_at: int | None = None
+    fallback: int | None = None
     untold: bool = False
 
 
@@ -178,8 +180,11 @@ class ContextBuilt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelStarted:
+    """``model`` is the name of the one that is asked, where the agent has several."""
+
     kind: ClassVar[str] = "model.started"
     step: int
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

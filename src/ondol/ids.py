@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 from datetime import datetime
 from typing import NewType
@@ -66,6 +67,14 @@ def effect_place(effect: str) -> tuple[RunId, int]:
 def ask_id(run: str, subject: str) -> AskId:
     """The subject says what is asked about: a call's ordinal, ``<call>u<attempt>`` for an unknown outcome, ``p<n>``."""
     return AskId(f"a_{run[2:]}_{subject}")
+
+
+_PLAIN = re.compile(r"[A-Za-z0-9_-]{1,40}")
+
+
+def is_plain(id: str) -> bool:
+    """Does every provider take it as the id of a call? Some make longer or stranger ones, which others refuse."""
+    return _PLAIN.fullmatch(id) is not None
 
 
 def idempotency_key(tenant: str, key_root: str, ordinal: int, tool: str) -> str:

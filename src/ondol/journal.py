@@ -50,7 +50,8 @@ class State(NamedTuple):
     seq: int = 0  # of the last entry
     fence: int = 0
     step: int = 0
-    attempt: int = 1  # of the next model call
+    attempt: int = 1  # of the next model call, with this model
+    candidate: int = 0  # the place of that model in the agent's list
     retry_at: int | None = None
     model_error: events.StepFailed | None = None
     context: events.ContextBuilt | None = None  # of the next model call; None: it must be built
@@ -146,6 +147,8 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
             shown = state.shown
             if clock is not None:
                 shown = Shown(clock, entry.since, entry.zone, entry.history, entry.definition)
+                if state.candidate and state.shown is not None and shown.definition != state.shown.definition:
+                    state = state._replace(candidate=0, attempt=1)  # the list may be another one
             return state._replace(
                 context=entry,
                 shown=shown,
@@ -153,8 +156,10 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
                 next_message=state.next_message + 1 if entry.note else state.next_message,
                 waited=False,
             )
-        case events.StepFailed(attempt=attempt, retry_at=retry_at):
+        case events.StepFailed(attempt=attempt, retry_at=retry_at, fallback=fallback):
             state = _spent(state, entry)
+            if fallback is not None:
+                return state._replace(candidate=fallback, attempt=1, retry_at=None)
             if retry_at is None:
                 return state._replace(model_error=entry)
             return state._replace(attempt=attempt + 1, retry_at=retry_at)
@@ -192,7 +197,9 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
         case events.RunQueued(why=why, cut=cut):
             broken = state.context is not None and (cut or why == "recovered")
             state = state._replace(status="queued", lost=state.lost + broken)
-            return state._replace(model_error=None, attempt=1, retry_at=None) if why == "retried" else state
+            if why == "retried":  # all models had given up: it begins with the first again
+                state = state._replace(model_error=None, attempt=1, retry_at=None, candidate=0)
+            return state
         case events.RunStarted() | events.RunResumed():
             return state._replace(status="running")
         case events.RunWaiting():

@@ -217,6 +217,15 @@ def retry_delay(kind: ModelErrorKind, attempt: int, retry_after: float | None, r
     return base * (1 + jitter / 2)
 
 
+def fallback(kind: ModelErrorKind, candidate: int, models: int) -> int | None:
+    """Which of the agent's ``models`` takes over when it is no use to ask the ``candidate`` again; None: nobody.
+
+    Another model is asked only where this one could not answer, never for another opinion on the same request.
+    """
+    following = candidate + 1
+    return following if following < models and (kind in _RETRIED or kind in _GOES_ON_LATER) else None
+
+
 def _model_gave_up(state: State) -> End:
     error = state.model_error
     assert error is not None

@@ -22,8 +22,9 @@ _REFUSAL_SHOWN = 2_000  # characters; it may name what a model made up
 def message_of(answer: Answer, run: str, number: int, taken: Set[str]) -> Message:
     """The answer as it is recorded: without blank texts, each call with an id of its own.
 
-    Some models repeat call ids or give none; results could not be told apart. ``number`` is the ordinal of the
-    answer's first call in the run, ``taken`` holds the ids that the run has used.
+    Some models repeat call ids or give none; results could not be told apart. Others give ids that the next provider
+    refuses. ``number`` is the ordinal of the answer's first call in the run, ``taken`` holds the ids that the run has
+    used.
     """
     parts: list[messages.Part] = []
     used = set(taken)
@@ -33,7 +34,7 @@ def message_of(answer: Answer, run: str, number: int, taken: Set[str]) -> Messag
         if isinstance(part, ToolCall):
             # Names and ids come from a model too: what is not valid Unicode is replaced before anybody looks.
             id, name = values.valid(part.id), values.valid(part.name)
-            if not id or id in used:
+            if id in used or not ids.is_plain(id):
                 id = f"call_{run}_{number}"
             used.add(id)
             part = replace(part, id=id, name=name)

@@ -12,7 +12,7 @@ import dataclasses
 import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ParamSpec, TypeVar, assert_never
+from typing import Any, NamedTuple, ParamSpec, TypeVar, assert_never
 
 from ondol import clock as clocks
 from ondol import (
@@ -46,7 +46,7 @@ from ondol.errors import (
     StoreFault,
     StoreTooNew,
 )
-from ondol.histories import HistoryCache
+from ondol.histories import History, HistoryCache
 from ondol.limits import Bounds
 from ondol.logs import about
 from ondol.messages import Attachment, Blob, Text, ToolCall
@@ -69,17 +69,23 @@ _STORE_RETRY = 0.5  # seconds between attempts to write something that is alread
 _PARTIAL_KEPT = 2000  # characters of an aborted answer that are kept for whoever looks into it
 
 
+class Candidate(NamedTuple):
+    """One of the models of an agent. ``provider``: whose private data in messages it can read back."""
+
+    model: Model
+    provider: str
+
+
 @dataclass(frozen=True, slots=True)
 class Served:
-    """An agent that this process can drive, ready to be used."""
+    """An agent that this process can drive, ready to be used. Each of its models takes over from the one before."""
 
     agent: Agent
-    model: Model
+    models: Sequence[Candidate]
     definition: str
     digest: str
     tools: Mapping[str, Tool[..., Any]]
     rules: Mapping[str, effects.Rules]
-    provider: str  # whose private data in messages the model can read back
     bounds: Bounds
 
 
@@ -107,7 +113,7 @@ class Drive:
         self.claim, self.row = claimed.claim, claimed.run
         self.store, self.clock = runner.store, runner.clock
         self.state = journal.fold(claimed.batches)
-        self.talk = Conversation(claimed.bodies, claimed.messages, served.agent.instructions, served.provider)
+        self.talk = Conversation(claimed.bodies, claimed.messages, served.agent.instructions, self._asked.provider)
         self.token = CancelToken()  # set by a cancel: what is in flight is told
         self.stopping = CancelToken()  # set by an interrupt too: nothing new begins, and the model is not waited for
         self.pause = CancelToken()  # set by either and by draining: nobody sleeps through them
@@ -153,8 +159,7 @@ class Drive:
         Raises:
             ClaimLost: somebody else drives it now; nothing more was done here.
         """
-        loading = self.runner.histories.load(self.store, self.claimed.session, self.served.provider)
-        self.talk.history = await loading
+        self.talk.history = await self._history(self.talk.provider)
         self.session_state: dict[str, Any] = values.decode_object(values.loads(self.claimed.session.state))
         try:
             async with asyncio.TaskGroup() as group:
@@ -167,6 +172,23 @@ class Drive:
             # A signal that came as the run ended finds nothing to hold any more: that is no loss.
             if self.ended is None and self.suspended is None:
                 raise several.exceptions[0] from None
+
+    @property
+    def _asked(self) -> Candidate:
+        """The model that is asked now. A changed definition begins with its first."""
+        shown = self.state.shown
+        changed = shown is not None and shown.definition != self.served.digest
+        return self.served.models[0 if changed else self.state.candidate]
+
+    @property
+    def _bounds(self) -> Bounds:
+        return self.served.bounds._replace(model=self._asked.model.name)
+
+    def _model_started(self, step: int) -> events.ModelStarted:
+        return events.ModelStarted(step=step, model=self._asked.model.name if len(self.served.models) > 1 else "")
+
+    async def _history(self, provider: str) -> History:
+        return await self.runner.histories.load(self.store, self.claimed.session, provider)
 
     async def _find_tools(self) -> None:
         """Ask the agent's toolsets. What one does not give is missing, which whoever calls it is told."""
@@ -255,7 +277,7 @@ class Drive:
             return lifecycle.Wait()
         return lifecycle.next_action(
             self._seen(self.state), self.served.rules, busy=self.busy, now=self.now(),
-            bounds=self.served.bounds, park_missing=self.runner.park_missing, changed=self.calls.changed,
+            bounds=self._bounds, park_missing=self.runner.park_missing, changed=self.calls.changed,
         )  # fmt: skip
 
     def _seen(self, state: journal.State) -> journal.State:
@@ -369,7 +391,7 @@ class Drive:
             step=state.step + 1, hash=digest, tokens=tokens, note=note and note[0], told=told, **changed
         )
         entries: list[events.Entry] = [events.StepCompleted(step=state.step)] if state.last_step_open else []
-        entries += [events.StepStarted(step=state.step + 1), built, events.ModelStarted(step=state.step + 1)]
+        entries += [events.StepStarted(step=state.step + 1), built, self._model_started(state.step + 1)]
         return entries, note[:2] if note else None
 
     async def planned_with(self, definition: str, tool: Tool[..., Any]) -> bool:
@@ -388,7 +410,7 @@ class Drive:
         if self.state.shown is None or self.state.shown.definition != self.served.digest:
             return ()  # the new definition is written down with the context, in a commit of its own
         after = journal.apply(self.state, entry)
-        action = lifecycle.next_action(after, self.served.rules, busy=set(), now=self.now(), bounds=self.served.bounds)
+        action = lifecycle.next_action(after, self.served.rules, busy=set(), now=self.now(), bounds=self._bounds)
         if not isinstance(action, lifecycle.BuildContext):
             return ()
         entries, _ = self.next_context(after, {reply: body}, with_note=False)
@@ -421,6 +443,10 @@ class Drive:
     async def _ask_model(self, after: int) -> None:
         if after and not await sleep_or_cancel(self.clock, (after - self.now()) / 1e6, self.pause):
             return
+        asked = self._asked
+        if asked.provider != self.talk.provider:
+            history = await self._history(asked.provider)
+            self.talk = self.talk.shown_to(asked.provider, history)
         upto, shown = self.state.next_message, self.state.shown
         assert shown is not None
         seen = self.talk.request(shown, upto)
@@ -430,7 +456,7 @@ class Drive:
             run=self.row.id, step=self.state.step, attempt=self.state.attempt, load=self._load,
         )  # fmt: skip
         left = limits.time_left(self.state, self.served.bounds.limits, self.now())
-        asking = InFlight.of_coroutine(self._stream(request))
+        asking = InFlight.of_coroutine(self._stream(asked.model, request))
         try:
             ending = await asking.wait(self.clock, left, self.stopping)
             if ending == "timeout":
@@ -439,7 +465,7 @@ class Drive:
                 return
             if ending == "cancelled":
                 await asking.stop_late(self.clock)
-                await self._write_cancelled("".join(self._partial), untold=True, asked=self.served.model.name)
+                await self._write_cancelled("".join(self._partial), untold=True, asked=asked.model.name)
                 return
             if asking.future.cancelled():  # by something of its own: no cancel of this run
                 raise ModelError("connection", "the model call was cancelled by the model itself")
@@ -465,12 +491,12 @@ class Drive:
         except StoreError as error:
             raise ModelError("unavailable", f"attachment {attachment.name}: {error}", sent=False) from error
 
-    async def _stream(self, request: ModelRequest) -> Answer:
+    async def _stream(self, model: Model, request: ModelRequest) -> Answer:
         self._partial = []
         answer: Answer | None = None
         stream = None
         try:
-            stream = self.served.model.stream(request)
+            stream = model.stream(request)
             async for output in stream:
                 if isinstance(output, Delta):
                     self._partial.append(output.text)
@@ -510,29 +536,35 @@ class Drive:
         failed = events.StepFailed(
             step=self.state.step + 1, attempt=self.state.attempt, error="limit_wall", untold=True,
             message="given up: the time that the run may be worked on is over", retry_at=self.now(),
-            asked=self.served.model.name,
+            asked=self._asked.model.name,
         )  # fmt: skip
         await self._write_failed(failed)
 
     async def _model_failed(self, error: ModelError) -> None:
         attempt, now = self.state.attempt, self.now()
         delay = lifecycle.retry_delay(error.kind, attempt, error.retry_after, self.row.id)
+        takes_over = None
+        if delay is None:
+            takes_over = lifecycle.fallback(error.kind, self.state.candidate, len(self.served.models))
         untold = usage.may_be_billed(error.kind, error.sent) and error.input_tokens is None
         counted = untold or error.input_tokens is not None
         failed = events.StepFailed(
             step=self.state.step + 1, attempt=attempt, error=error.kind, message=redact(str(error)),
-            retry_at=None if delay is None else now + int(delay * 1e6), untold=untold,
-            asked=self.served.model.name if counted else "", input=error.input_tokens, output=error.output_tokens,
+            retry_at=None if delay is None else now + int(delay * 1e6), fallback=takes_over, untold=untold,
+            asked=self._asked.model.name if counted else "", input=error.input_tokens, output=error.output_tokens,
         )  # fmt: skip
         await self._write_failed(failed)
 
     async def _write_failed(self, failed: events.StepFailed) -> None:
         used = journal.apply(self.state, failed).usage
-        self.record(await self.write(transactions.note_down, self.claim, self.now(), [failed], used=used))
+        entries: list[events.Entry] = [failed]
+        if failed.fallback is not None:
+            entries.append(events.ModelStarted(step=failed.step, model=self.served.models[failed.fallback].model.name))
+        self.record(await self.write(transactions.note_down, self.claim, self.now(), entries, used=used))
 
     def _spent(self, answer: Answer) -> dict[str, Any]:
         """The fields of ``events.Spent``."""
-        asked = self.served.model.name
+        asked = self._asked.model.name
         return {
             "model": answer.model, "asked": "" if asked == answer.model else asked, "input": answer.input_tokens,
             "output": answer.output_tokens, "cache_read": answer.cache_read_tokens,
@@ -617,7 +649,7 @@ class Drive:
         self.record(self.ended.batch)
         assert self.ended.run.base is not None
         self.runner.histories.extend(
-            self.claimed.session, self.served.provider, self.talk.history, *self.talk.in_order(),
+            self.claimed.session, self.talk.provider, self.talk.history, *self.talk.in_order(),
             self.ended.run.base + n_messages,
         )  # fmt: skip
         return True

@@ -57,7 +57,7 @@ from ondol.model import Model
 from ondol.policy import Policy
 from ondol.prices import Prices
 from ondol.records import RunRow
-from ondol.runner import Runner, Served
+from ondol.runner import Candidate, Runner, Served
 from ondol.store import Store
 from ondol.streams import Streams
 from ondol.tools import as_sent
@@ -198,31 +198,32 @@ class Runtime:
                 await close()
 
     def _serve(self, agent: Agent) -> Served:
-        if isinstance(agent.model, str):
-            model = providers.resolve(agent.model)
-            self._models.append(model)
-        else:
-            model = agent.model
+        models: list[Candidate] = []
+        for given in agent.models:
+            model = providers.resolve(given) if isinstance(given, str) else given
+            if model is not given:
+                self._models.append(model)
+            models.append(Candidate(model, getattr(model, "provider", model.name)))
         definition = values.dumps(agent.definition())
         tools = {**agent.toolset, outputs.READ_MORE.name: outputs.READ_MORE}
         digest = values.digest(agent.definition())
         rules = {name: t.rules for name, t in tools.items()}
-        provider = getattr(model, "provider", model.name)
-        return Served(agent, model, definition, digest, tools, rules, provider, self._bounds(agent, model))
+        names = [candidate.model.name for candidate in models]
+        return Served(agent, tuple(models), definition, digest, tools, rules, self._bounds(agent, names))
 
-    def _bounds(self, agent: Agent, model: Model) -> Bounds:
+    def _bounds(self, agent: Agent, models: Sequence[str]) -> Bounds:
         """Raises InvalidInput where a limit of cost cannot be kept."""
         within = agent.limits.within(self.limits)
         if within.cost is None:
             return Bounds(within)
         prices = self._read_prices()
-        if prices.of(model.name) is None:
+        if unpriced := [name for name in models if prices.of(name) is None]:
             where = f"it is not in {prices.source}" if prices.source else "there is no price file"
             raise InvalidInput(
-                f"agent {agent.name!r} has a limit of cost, and its model {model.name!r} has no price ({where}): "
+                f"agent {agent.name!r} has a limit of cost, and its model {unpriced[0]!r} has no price ({where}): "
                 "name a file that has it (Runtime(prices=...) or ONDOL_PRICES), or limit tokens instead"
             )
-        return Bounds(within, prices, model.name)
+        return Bounds(within, prices, models[0])
 
     def _read_prices(self) -> Prices:
         """The prices as they are now; none where no file is named. Raises InvalidInput for one that cannot be read."""

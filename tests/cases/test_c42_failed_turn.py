@@ -1,7 +1,4 @@
-"""C42: the message of a failed turn is kept once, and never comes back as if it were new.
-
-Left out until it exists: a second provider that takes over from the first.
-"""
+"""C42: the message of a failed turn is kept once, and never comes back as if it were new."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ from ondol import (
 from ondol.errors import InvalidInput, RunEnded
 from ondol.messages import Part
 from ondol.providers.script import Reply
-from ondol.testing import Downstream, FaultPlan, FaultyModel, barrier, call, error, text
+from ondol.testing import Downstream, FaultPlan, FaultyModel, ScriptedModel, barrier, call, error, text
 
 OP1, OP2 = "delete the draft", "what time is it?"
 FAILURES = 27  # in one session
@@ -101,6 +98,27 @@ async def test_c42_retried_it_is_one_message_and_one_answer(db: str, downstream:
         assert await downstream.count() == 1
         request = await holds_in_all_cases(rt, db, desk.agent, "s", downstream, clock=clock)
         assert conversation(request.messages)[1:-1] == DELETED
+
+
+@pytest.mark.parametrize("providers", [2, 3])
+async def test_c42_asked_of_one_provider_after_another_it_is_still_one_message(
+    db: str, downstream: Downstream, providers: int
+) -> None:
+    clock = WatchedClock()
+    up = Conversation({OP1: [[call("delete")], "deleted"], OP2: ["ten o'clock"]}, name="p3")
+    down = [ScriptedModel([error("rate_limited", ERRORS[0])], name="p1"), ScriptedModel([error("server")], name="p2")]
+    agent = Agent("desk", model=[*down[: providers - 1], up], tools=[delete])
+    async with Runtime(db, agents=[agent], deps=Outside(downstream.url), clock=clock) as rt:
+        run = await rt.start(agent, OP1, session="s", operation_id="op1")
+        await rests(clock, run)
+        assert (await run.result()).text == "deleted"
+        for request in [*up.requests, *(r for model in down for r in model.requests)]:
+            assert [text for role, text in conversation(request.messages) if role == "user"] == [OP1]
+        assert conversation(await committed(rt)) == DELETED
+        assert await downstream.count() == 1
+        again = await rt.start(agent, OP2, session="s", operation_id="op2")
+        await rests(clock, again)
+        assert said(up.requests[-1].messages)[1:] == [*DELETED, ("user", OP2)]
 
 
 async def test_c42_another_message_instead_does_not_carry_out_the_old_one(db: str, downstream: Downstream) -> None:

@@ -27,6 +27,7 @@ from ondol import (
     ModelOutput,
     ModelRequest,
     NotHappened,
+    Reasoning,
     Run,
     Runtime,
     ToolResponse,
@@ -169,8 +170,10 @@ TOOLS = (look, refund, flaky, report, mail, letter, wire, slow, parcel, errand, 
 class Watched:
     """A model whose calls are written down when they begin: each is paid for."""
 
-    def __init__(self, script: Callable[[ModelRequest], Reply | Awaitable[Reply]], world: World) -> None:
-        self.model, self.world = ScriptedModel(script), world
+    def __init__(
+        self, script: Callable[[ModelRequest], Reply | Awaitable[Reply]], world: World, name: str = "script"
+    ) -> None:
+        self.model, self.world = ScriptedModel(script, name=name), world
 
     @property
     def name(self) -> str:
@@ -193,7 +196,8 @@ class Scenario:
 
     ``ends`` names the states that the operation may end in. ``cancels``: the client cancels it while its tool, or its
     model, is in flight. ``asks``: it needs a person's approval, which comes after a restart. ``meanwhile``: while its
-    tool is in flight the client sends another operation, with this ``if_busy``.
+    tool is in flight the client sends another operation, with this ``if_busy``. ``second`` are the answers of a
+    model that takes over.
     """
 
     name: str
@@ -201,6 +205,7 @@ class Scenario:
     ends: frozenset[str] = frozenset({"completed"})
     cancels: bool = False
     asks: bool = False
+    second: tuple[Any, ...] = ()
     meanwhile: Any = None
 
     @property
@@ -209,13 +214,16 @@ class Scenario:
         return self.cancels or bool(self.meanwhile)
 
     def agent(self, world: World) -> Agent:
-        return Agent("crashes", model=Watched(functools.partial(self._reply, world), world), tools=TOOLS, limits=LIMITS)
+        models = [Watched(functools.partial(self._reply, world, self.answers), world)]
+        if self.second:
+            models.append(Watched(functools.partial(self._reply, world, self.second), world, "second"))
+        return Agent("crashes", model=models, tools=TOOLS, limits=LIMITS)
 
-    def _reply(self, world: World, request: ModelRequest) -> Reply | Awaitable[Reply]:
+    def _reply(self, world: World, answers: tuple[Any, ...], request: ModelRequest) -> Reply | Awaitable[Reply]:
         said = next(m.text for m in reversed(request.messages) if m.role == "user" and m.origin is None)
         if said in (NEXT[1], MEANWHILE[1]):
             return "we are done"
-        answer = self.answers[request.step]
+        answer = answers[request.step]
         if answer is ENDLESS:
             world.in_tool.set()
             return asyncio.get_running_loop().create_future()
@@ -249,6 +257,11 @@ _ALL = (
     ),
     Scenario(name="two_steps", answers=(["first", call("letter", to="kim")], [call("refund", order="1")], "done")),
     Scenario(name="model_asked_again", answers=(_first_attempt_fails,)),
+    Scenario(
+        name="another_model_takes_over",
+        answers=([Reasoning("hm", {"name": "script"}), call("refund", order="1")], error("quota")),
+        second=("never asked for", [call("letter", to="kim")], "done"),
+    ),
     Scenario(name="failed", answers=([call("letter", to="kim")], error("rejected")), ends=frozenset({"failed"})),
     Scenario(name="approved_after_restart", answers=([call("wire", to="kim")], "done"), asks=True),
     Scenario(name="steps", answers=([call("errand", order="1"), call("flaky", order="2")], "done")),

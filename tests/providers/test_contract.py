@@ -35,8 +35,10 @@ from providers.wires.script import (
 
 from ondol import providers
 from ondol.errors import InvalidInput, ModelError, ModelErrorKind
+from ondol.ids import is_plain
 from ondol.messages import Attachment, Message, Reasoning, Text, ToolCall, runtime_note, tool_result, user
 from ondol.model import Answer, Delta, ModelOutput, ModelRequest, ToolSpec
+from ondol.plans import message_of
 from ondol.providers.pydantic_ai import PydanticAIModel
 
 PATIENCE = 30.0  # seconds; longer than any test may take, so it never decides one
@@ -337,26 +339,38 @@ async def test_an_attachment_of_an_earlier_turn_never_blocks_a_session(
 async def test_every_call_keeps_its_one_result_whatever_its_id(
     server: LoopbackServer, wire: Wire, model: PydanticAIModel
 ) -> None:
-    """Ids of other providers: too long, with signs that some refuse, or numbered anew in each answer."""
-    strange = "toolu|01/" + "x" * 80
+    """Some models number their calls, anew in each run."""
     body = await sent(
         server,
         wire,
         model,
         user("go"),
-        Message("assistant", (ToolCall("call_0", "a", {}), ToolCall(strange, "b", {"n": 1}))),
+        Message("assistant", (ToolCall("call_0", "a", {}), ToolCall("call_1", "b", {"n": 1}))),
         tool_result("call_0", "a", "first"),
-        tool_result(strange, "b", "second"),
+        tool_result("call_1", "b", "second"),
         Message("assistant", (ToolCall("call_0", "a", {}),)),
         tool_result("call_0", "a", "third"),
         runtime_note("the worker was restarted"),
     )
     calls = wire.calls(body)
     assert [result for _, result in calls] == ["first", "second", "third"]
-    assert calls[0][0] == "call_0"
+    assert [id for id, _ in calls[:2]] == ["call_0", "call_1"]
     assert len({id for id, _ in calls}) == 3
-    assert all(len(id) <= 40 and id.replace("_", "").replace("-", "").isalnum() for id, _ in calls)
+    assert all(is_plain(id) for id, _ in calls)
     assert "the worker was restarted" in shown(body)
+
+
+async def test_an_id_that_others_would_refuse_goes_back_to_who_gave_it(
+    server: LoopbackServer, wire: Wire, model: PydanticAIModel, make: Callable[..., PydanticAIModel]
+) -> None:
+    server.will(answers(wire, Call("functions.look:0", "look", ("{}",))))
+    recorded = message_of(await answer(model), "r_1", 0, set())
+    (call,) = recorded.calls
+    assert call.id == "call_r_1_0"
+    said = [user("look"), recorded, tool_result(call.id, "look", "seen")]
+    assert wire.calls(await sent(server, wire, model, *said)) == [("functions.look:0", "seen")]
+    async with LoopbackServer().running() as elsewhere:
+        assert wire.calls(await sent(elsewhere, wire, make(wire, elsewhere.host), *said)) == [("call_r_1_0", "seen")]
 
 
 async def test_tools_are_shown_as_they_are_written(server: LoopbackServer, wire: Wire, model: PydanticAIModel) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import get_args
 
 import pytest
 
 from ondol import events, journal, lifecycle
 from ondol.effects import Rules, Run
+from ondol.errors import ModelErrorKind
 from ondol.events import ContextBuilt, EffectPlanned, EffectStarted, EffectSucceeded, EffectUnknown, ModelCompleted
 from ondol.lifecycle import Advance, BuildContext, CallModel, Commit, End, Settle, Suspend, Wait
 from ondol.limits import Bounds, Limits
@@ -82,6 +84,32 @@ def test_a_failed_model_call_waits_for_its_time_and_is_asked_again():
     failed = events.StepFailed(step=1, attempt=1, error="server", message="500", retry_at=99)
     assert action(state(BUILT, failed)) == CallModel(after=99)
     assert state(BUILT, failed).attempt == 2
+
+
+def test_the_model_that_takes_over_is_asked_at_once_and_for_the_rest_of_the_run():
+    failed = events.StepFailed(step=1, attempt=4, error="server", message="500", fallback=1)
+    asked = state(BUILT, failed)
+    assert action(asked) == CallModel(after=0)
+    assert (asked.candidate, asked.attempt, asked.model_error) == (1, 1, None)
+    answered = [ModelCompleted(step=1, message=2), planned(0, "read", "read"), EffectSucceeded(call=0)]
+    assert state(BUILT, failed, *answered).candidate == 1
+
+
+def test_a_changed_definition_and_a_retried_run_begin_with_the_first_model():
+    entries = [BUILT, events.StepFailed(step=1, attempt=1, error="quota", message="no", fallback=1)]
+    same, other = BUILT, ContextBuilt(step=1, hash="h", clock=1, definition="another")
+    assert state(*entries, same).candidate == 1
+    assert (state(*entries, other).candidate, state(*entries, other).attempt) == (0, 1)
+    gave_up = events.StepFailed(step=1, attempt=1, error="quota", message="no")
+    assert state(*entries, gave_up, events.RunQueued(why="retried")).candidate == 0
+    assert state(*entries, events.RunQueued(why="recovered")).candidate == 1
+
+
+def test_another_model_takes_over_where_one_is_down_and_never_where_the_request_is_refused():
+    takes_over = {k: lifecycle.fallback(k, 0, 3) for k in get_args(ModelErrorKind)}
+    down = ("rate_limited", "overloaded", "unavailable", "server", "timeout", "connection", "quota", "auth")
+    assert {k for k, v in takes_over.items() if v is not None} == set(down)
+    assert [lifecycle.fallback("server", n, 3) for n in range(3)] == [1, 2, None]
 
 
 @pytest.mark.parametrize(

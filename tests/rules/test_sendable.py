@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
-from ondol import messages
+from ondol import ids, messages
 from ondol.context import sendable
-from ondol.messages import Message, Part, Reasoning, Text, ToolCall, tool_result
+from ondol.messages import Message, Part, Reasoning, Text, ToolCall
+from ondol.model import Answer
+from ondol.plans import message_of
 
 SIGNED = {"name": "p1", "signature": "s"}
 
@@ -37,16 +41,11 @@ def test_blank_parts_are_shown_to_nobody() -> None:
     assert sent(said(Text(" "), Reasoning("\n"), Text("so")), "p1") == said(Text("so"))
 
 
-@pytest.mark.parametrize("id", ["toolu|01/" + "x" * 80, "온돌", "", "a b"])
-def test_an_id_that_some_refuse_is_replaced_in_call_and_result(id: str) -> None:
-    call, result = sent(said(ToolCall(id, "a", {})), "p1"), sent(tool_result(id, "a", "done"), "p2")
-    assert call is not None
-    assert result is not None
-    assert call.calls[0].id == getattr(result.parts[0], "id")  # noqa: B009
-    assert call.calls[0].id.startswith("call_")
-    assert len(call.calls[0].id) <= 40
-
-
-def test_a_plain_id_stays() -> None:
-    for message in (said(ToolCall("call_0_0", "a", {})), tool_result("toolu_01A-b", "a", "done")):
-        assert sent(message, "p2") is message
+@pytest.mark.parametrize("id", ["toolu|01/" + "x" * 80, "functions.look:0", "온돌", "", "a b", "twice"])
+def test_an_id_that_some_provider_refuses_is_not_recorded(id: str) -> None:
+    answer = Answer(parts=(ToolCall("twice", "a", {}), ToolCall(id, "b", {}), ToolCall("toolu_01A-b", "c", {})))
+    first, second, third = message_of(answer, ids.new_run_id(datetime.now(UTC)), 7, set()).calls
+    assert (first.id, third.id) == ("twice", "toolu_01A-b")
+    assert second.id.startswith("call_")
+    assert second.id.endswith("_8")
+    assert ids.is_plain(second.id)

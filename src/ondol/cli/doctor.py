@@ -22,7 +22,7 @@ from ondol.runtime import Runtime
 _SAFE_SQLITE = (3, 51, 3)  # from here on its WAL cannot be corrupted by a checkpoint at the wrong moment
 _LITTLE_SPACE = 200_000_000  # bytes; below it a long run may fill the disk
 _COUNTED = 1000  # runs of a state that are counted
-_MODEL_KEYS = ("OPENAI_API_KEY",)
+_MODEL_KEYS = (("OPENAI_API_KEY",), ("ANTHROPIC_API_KEY",), ("GOOGLE_API_KEY", "GEMINI_API_KEY"))
 
 
 State: TypeAlias = Literal["ok", "note", "wrong"]
@@ -83,12 +83,12 @@ def _machine() -> Iterator[Finding]:
 
 
 def _keys() -> Iterator[Finding]:
-    for key in _MODEL_KEYS:
-        if os.environ.get(key):
-            yield Finding("model key", "ok", f"{key} is set")
+    for names in _MODEL_KEYS:
+        if found := [name for name in names if os.environ.get(name)]:
+            yield Finding("model key", "ok", f"{found[0]} is set")
         else:
             needed = "needed for its models only; script:demo needs none"
-            yield Finding("model key", "note", f"{key} is not set", needed)
+            yield Finding("model key", "note", f"{names[0]} is not set", needed)
     if importlib.util.find_spec("pydantic_ai") is None:
         yield Finding("model library", "note", "not installed", "pip install 'ondol[models]', for models by name")
     else:

@@ -37,9 +37,10 @@ def happened(event: Event) -> str:
             said = f"step {d['step']}"
         case "step.failed":
             again = "" if d.get("retry_at") is None else ", tried again"
+            again = again if d.get("fallback") is None else ", the next model takes over"
             said = f"step {d['step']}, attempt {d['attempt']}: {d['error']}: {d['message']}{again}"
         case "model.started":
-            said = f"step {d['step']}, attempt {d.get('attempt', 1)}"
+            said = f"step {d['step']}" + (f", {d['model']}" if d.get("model") else "")
         case "model.completed":
             said = f"step {d['step']}" + (f": {short(d['text'])}" if d.get("text") else "")
         case "effect.planned":

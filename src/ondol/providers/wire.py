@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from ondol import media, values
 from ondol.errors import ModelError
+from ondol.ids import is_plain
 from ondol.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, ToolResponse, parse_arguments
 from ondol.model import Delta, ModelRequest, ToolSpec
 
 if TYPE_CHECKING:  # pydantic-ai takes about a second to import, and is an extra
     from pydantic_ai import messages as wire
     from pydantic_ai.models import ModelRequestParameters
-
-#: An id of a call that every provider takes.
-_PLAIN_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
 
 
 def parameters(tools: Sequence[ToolSpec]) -> ModelRequestParameters:
@@ -104,18 +101,16 @@ def to_wire(
 
 
 class _CallIds:
-    """Ids of calls that every provider takes: plain, short, and each once in a request.
-
-    Those of another provider may be neither, and a model that numbers its calls begins anew with every answer.
-    """
+    """The ids of calls in one request, each once: a model that numbers its calls begins anew in every run."""
 
     def __init__(self) -> None:
         self._sent: dict[str, str] = {}  # by the id as it is recorded; a result follows its call
         self._used: set[str] = set()
 
-    def of_call(self, id: str) -> str:
-        sent = id
-        if not _PLAIN_ID.fullmatch(id) or id in self._used:
+    def of_call(self, id: str, given: str | None) -> str:
+        """``given`` is the id that this provider itself gave, where another one is recorded."""
+        sent = given or id
+        if sent in self._used:
             sent = "call_" + hashlib.sha256(f"{len(self._used)}|{_valid(id)}".encode()).hexdigest()[:24]
         self._used.add(sent)
         self._sent[id] = sent
@@ -171,7 +166,9 @@ def _said(part: Part, origin: Mapping[str, str], system: str, ids: _CallIds) -> 
             if isinstance(arguments, str):
                 arguments = {"invalid_arguments": arguments}
             args = _valid(json.dumps(arguments, ensure_ascii=False))
-            return wire.ToolCallPart(tool_name=name, args=args, tool_call_id=ids.of_call(id), **private)
+            return wire.ToolCallPart(
+                tool_name=name, args=args, tool_call_id=ids.of_call(id, own.get("call_id")), **private
+            )
         case _:
             return None
 
@@ -193,7 +190,10 @@ def from_wire(part: wire.ModelResponsePart, origin: Mapping[str, str]) -> Part |
         case wire.ToolCallPart(args=args):
             # No text at all is how some servers send a call without arguments.
             arguments = parse_arguments((args if isinstance(args, str) else json.dumps(args)) if args else "{}")
-            return ToolCall(part.tool_call_id, part.tool_name, arguments, _private(part, origin))
+            id, private = part.tool_call_id, _private(part, origin)
+            if id and not is_plain(id):  # it is recorded under another one, see ``plans.message_of``
+                private = {**origin, **(private or {}), "call_id": id}
+            return ToolCall(id, part.tool_name, arguments, private)
         case _:
             return None
 
