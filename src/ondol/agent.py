@@ -34,8 +34,8 @@ class Agent:
 
     def __post_init__(self) -> None:
         checked_id("the name of an agent", self.name)
-        if not isinstance(self.model, str) and isinstance(self.model, Sequence):
-            object.__setattr__(self, "model", tuple(self.model))
+        if isinstance(self.model, Sequence) and not isinstance(self.model, str):
+            object.__setattr__(self, "model", self.models)
         if not self.models:
             raise InvalidInput(f"agent {self.name!r}: the list of models is empty: name at least one")
         for model in self.models:
@@ -72,7 +72,9 @@ class Agent:
     @property
     def models(self) -> tuple[str | Model, ...]:
         """The model, and those that take over from it, in order."""
-        return self.model if isinstance(self.model, tuple) else (self.model,)
+        if isinstance(self.model, Sequence) and not isinstance(self.model, str):
+            return tuple(self.model)
+        return (self.model,)
 
     def definition(self, found: Sequence[tuple[Tool[..., Any], str]] = ()) -> dict[str, Any]:
         """What the model is told about this agent, as JSON; its digest names it in the journal.
