@@ -100,7 +100,7 @@ MUTANTS = (
     Mutant(
         "fingerprint: an operation id with other content is refused",
         "transactions/accepting.py",
-        "    if run.fingerprint != new.fingerprint:\n",
+        "    if run.fingerprint != fingerprint:\n",
         "    if False:\n",
         ("tests/promise/test_operation_id.py", "tests/cases/test_c38_same_request_again.py"),
     ),

@@ -17,6 +17,7 @@ from ondol.errors import (
     OutcomeUnknown,
     PolicyDenied,
     QueueFull,
+    ReplayUnsafe,
     RevisionConflict,
     RunCancelled,
     RunEnded,
@@ -32,11 +33,12 @@ from ondol.errors import (
     TooLarge,
 )
 from ondol.events import Event
-from ondol.handles import Act, Ask, Effect, Run, RunResult, SeenContext, Session, SessionMessage
+from ondol.handles import Act, Ask, Effect, Lineage, Run, RunResult, SeenContext, Session, SessionMessage
 from ondol.limits import Limits
 from ondol.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, ToolResponse, UnknownPart
 from ondol.model import Answer, Delta, Model, ModelOutput, ModelRequest, ToolSpec
 from ondol.policy import Allow, AskFirst, Deny, PolicyCall, PolicyRules, Rule
+from ondol.replay import By, ReplayEffect, ReplayVerdict
 from ondol.runtime import Runtime
 from ondol.secret import Secret
 from ondol.store import Store
@@ -48,13 +50,13 @@ from ondol.values import Opaque
 __version__ = "0.1.0"
 
 __all__ = [
-    "Act", "Agent", "Allow", "AlreadyDecided", "Answer", "Ask", "AskClosed", "AskFirst", "Attachment", "CallFailed",
-    "CannotTell", "Clock", "Context", "Delta", "Deny", "Effect", "Event", "Happened", "InvalidInput", "Limits",
-    "Message", "Model", "ModelError", "ModelOutput", "ModelRequest", "NotDone", "NotFound", "NotHappened", "NotOpen",
-    "OndolError", "Opaque", "OperationExpired", "OperationMismatch", "OutcomeUnknown", "Part", "PolicyCall",
-    "PolicyDenied", "PolicyRules", "QueueFull", "Reasoning", "RevisionConflict", "Rule", "Run", "RunCancelled",
-    "RunEnded", "RunExpired", "RunFailed", "RunResult", "RunWaiting", "Runtime", "Secret", "SeenContext", "Session",
-    "SessionBusy", "SessionMessage", "Store", "StoreBusy", "StoreCorrupt", "StoreError", "StoreFull", "StoreTooNew",
-    "SystemClock", "Text", "TooLarge", "Tool", "ToolCall", "ToolResponse", "ToolSpec", "Toolset", "UnknownPart",
-    "Usage", "tool", "toolset",
+    "Act", "Agent", "Allow", "AlreadyDecided", "Answer", "Ask", "AskClosed", "AskFirst", "Attachment", "By",
+    "CallFailed", "CannotTell", "Clock", "Context", "Delta", "Deny", "Effect", "Event", "Happened", "InvalidInput",
+    "Limits", "Lineage", "Message", "Model", "ModelError", "ModelOutput", "ModelRequest", "NotDone", "NotFound",
+    "NotHappened", "NotOpen", "OndolError", "Opaque", "OperationExpired", "OperationMismatch", "OutcomeUnknown", "Part",
+    "PolicyCall", "PolicyDenied", "PolicyRules", "QueueFull", "Reasoning", "ReplayEffect", "ReplayUnsafe",
+    "ReplayVerdict", "RevisionConflict", "Rule", "Run", "RunCancelled", "RunEnded", "RunExpired", "RunFailed",
+    "RunResult", "RunWaiting", "Runtime", "Secret", "SeenContext", "Session", "SessionBusy", "SessionMessage", "Store",
+    "StoreBusy", "StoreCorrupt", "StoreError", "StoreFull", "StoreTooNew", "SystemClock", "Text", "TooLarge", "Tool",
+    "ToolCall", "ToolResponse", "ToolSpec", "Toolset", "UnknownPart", "Usage", "tool", "toolset",
 ]  # fmt: skip

@@ -406,18 +406,15 @@ class Calls:
             number = len(drive.state.effects)
             message, reply = journal.private_messages(number)
             call = ToolCall(f"call_{self.row.id}_{number}", tool.name, arguments)
-            planned, parsed = plans.plan(
-                call, number, reply, stop="", run=self.row.id, tools={tool.name: tool}, context=self.context,
-                vet=self.vet, now=drive.clock.now(),
-            )  # fmt: skip
+            planned, parsed = await drive.guard.plan(call, number, reply, tools={tool.name: tool})
             entry = replace(planned.entry, parent=parent.ordinal, place=place, hash=digest)
             planned, body = planned._replace(entry=entry), messages.dumps(Message("assistant", (call,)))
             batch = await drive.write(
                 transactions.plan_step, drive.claim, self.row.user_id, drive.now(), (message, body), planned
             )
             drive.talk.keep(message, body)
-            if planned.refusal is not None:
-                drive.talk.keep(reply, planned.refusal)
+            if planned.result is not None:
+                drive.talk.keep(reply, planned.result)
             if parsed is not None:
                 self.parsed[number] = parsed
             drive.record(batch)
@@ -443,7 +440,7 @@ class Calls:
             deps=self.drive.runner.deps, idempotency_key=key, operation_id=self.row.operation_id, run_id=self.row.id,
             session=self.row.session, user=self.row.user_id or None, tenant=self.row.tenant, attempt=attempt,
             time_zone=self.row.zone, state=state,
-            cancelled=Cancelled(), _now=self.drive.clock.now, _progress=progress, _steps=steps,
+            cancelled=Cancelled(), _now=self.drive.shown_now, _progress=progress, _steps=steps,
             _kept=functools.partial(self._kept, call),
         )  # fmt: skip
 

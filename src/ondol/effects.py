@@ -54,6 +54,7 @@ class Effect(NamedTuple):
     deadline: int = 0
     ask: str | None = None
     arguments: dict[str, object] | None = None
+    reuses: str | None = None  # the effect of another run whose outcome it has
     vetted: str = ""
     parent: int | None = None
     place: int | None = None

@@ -13,6 +13,7 @@
     │   ├── AlreadyDecided      somebody else decided this ask first
     │   ├── AskClosed           the run of this ask has ended
     │   ├── PolicyDenied        the policy denies what would be approved
+    │   ├── ReplayUnsafe        settle first what its verdict names, or force it
     │   └── NotOpen             the runtime was used outside ``async with``
     ├── RunEnded                the run did not complete
     │   ├── RunFailed           (``retryable``: send the same operation id to go on)
@@ -83,6 +84,7 @@ CODES: Mapping[str, str] = {
     "already_decided": "Look at the decision that counts: 'ondol asks show ID'.",
     "ask_closed": "Nothing is left to decide: 'ondol runs show RUN' says how its run ended.",
     "policy_denied": "Deny the ask, or approve it with arguments that the policy does not deny.",
+    "replay_unsafe": "Settle what the verdict names; or force it with a name and a reason, or fork it from a step.",
     "cannot_go_on": "Start a new operation: this run has ended for good.",
     # what a run came to
     "run_ended": "Read the stored error of the run: 'ondol runs show RUN'.",
@@ -234,6 +236,16 @@ class PolicyDenied(Refused):
     """The policy denies a call that somebody wanted to approve. The ask is still open."""
 
     code = "policy_denied"
+
+
+class ReplayUnsafe(Refused):
+    """The run cannot be replayed as asked. ``verdict`` (a ``ReplayVerdict``) says why, effect by effect."""
+
+    code = "replay_unsafe"
+
+    def __init__(self, message: str, verdict: Any) -> None:
+        self.verdict = verdict
+        super().__init__(message)
 
 
 class NotOpen(Refused):

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from ondol.errors import EndCode
 
 EffectClass: TypeAlias = Literal["read", "idempotent", "once", "steps"]
+OriginEffects: TypeAlias = Literal["free", "guard", "reuse", "stub", "run"]
 AskKind: TypeAlias = Literal["approval", "unknown_effect", "parked", "definition_changed"]
 
 
@@ -41,6 +42,35 @@ class RunAccepted:
     agent: str
     session: str
     trigger: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOrigin:
+    """It is a replay of another run, or (``at_step``) a fork of one, which has the steps before that as its own.
+
+    ``effects`` says what becomes of its own writes: ``free``, as of any other run · ``guard``, one equal to a recorded
+    success gets that outcome, any other asks a person · ``reuse``, one equal to a recorded success gets that outcome ·
+    ``stub``, each gets a made-up result · ``run``, each asks a person. ``pool`` holds those successes: effect, tool,
+    hash of the arguments. ``clock`` is the instant that the model is shown as the one of acceptance (microseconds
+    since 1970), None where that is its own. ``by`` and ``why`` are there where a person forced it.
+    """
+
+    kind: ClassVar[str] = "run.origin"
+    of: str
+    effects: OriginEffects = "free"
+    at_step: int | None = None
+    clock: int | None = None
+    by: str = ""
+    why: str = ""
+    pool: list[list[str]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReplayed:
+    """``run`` replays its family: it could have gone on, and does not any more."""
+
+    kind: ClassVar[str] = "run.replayed"
+    run: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +233,8 @@ class EffectPlanned:
 
     A call that a tool of steps makes has that tool's call as its ``parent``, and its ``place`` among all that the
     parent recorded, from 0; ``hash`` is that of its arguments. ``decision`` says what was decided about it, and why:
-    ``allow``, ``ask`` or ``deny``, where a policy or the tool itself had a say.
+    ``allow``, ``ask`` or ``deny``, where a policy or the tool itself had a say. ``reuses`` is the effect (of another
+    run) whose outcome it gets.
     """
 
     kind: ClassVar[str] = "effect.planned"
@@ -215,6 +246,7 @@ class EffectPlanned:
     parent: int | None = None
     place: int | None = None
     hash: str = ""
+    reuses: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,8 +259,9 @@ class EffectStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectSucceeded:
-    """``by`` says who knew: the ``tool`` itself, its ``check``, or a ``person``. ``warning`` says what of the result
-    or of the session state could not be recorded as it was."""
+    """``by`` says who knew: the ``tool`` itself, its ``check``, a ``person``, or that it is ``recorded`` of another
+    effect; a ``stub`` was made up. ``warning`` says what of the result or of the session state could not be recorded
+    as it was."""
 
     kind: ClassVar[str] = "effect.succeeded"
     call: int
@@ -309,10 +342,11 @@ class AskExpired:
 
 
 Entry: TypeAlias = (
-    RunAccepted | RunQueued | RunStarted | RunResumed | RunWaiting | RunCancelling | RunCompleted | RunFailed
-    | RunCancelled | RunParked | SessionCommitted | StepStarted | StepCompleted | StepFailed | ContextBuilt
-    | ModelStarted | ModelCompleted | EffectPlanned | EffectStarted | EffectSucceeded | EffectFailed | EffectUnknown
-    | EffectResolved | EffectAbandoned | EffectExpired | AskOpened | AskDecided | AskExpired
+    RunAccepted | RunOrigin | RunReplayed | RunQueued | RunStarted | RunResumed | RunWaiting | RunCancelling
+    | RunCompleted | RunFailed | RunCancelled | RunParked | SessionCommitted | StepStarted | StepCompleted
+    | StepFailed | ContextBuilt | ModelStarted | ModelCompleted | EffectPlanned | EffectStarted | EffectSucceeded
+    | EffectFailed | EffectUnknown | EffectResolved | EffectAbandoned | EffectExpired | AskOpened | AskDecided
+    | AskExpired
 )  # fmt: skip
 
 KINDS: dict[str, type[Entry]] = {cls.kind: cls for cls in Entry.__args__}

@@ -117,6 +117,16 @@ class Run:
         return self._row.trigger
 
     @property
+    def replay_of(self) -> str | None:
+        """The id of the run that this one replays, or is a fork of."""
+        return self._row.replay_of
+
+    @property
+    def forked_at(self) -> int | None:
+        """A fork: the first step of its own; those before it are those of the run that ``replay_of`` names."""
+        return self._row.forked_at
+
+    @property
     def time_zone(self) -> str | None:
         """The zone whose clock the model is shown."""
         return self._row.zone
@@ -233,9 +243,22 @@ class Run:
         """The run's scratchpad: where it stands, its messages and effects, as JSON values."""
         return await self._rt._scratchpad(self.tenant, self.id)
 
+    async def lineage(self) -> Lineage:
+        """What it replays or is a fork of, and the replays and forks of it."""
+        return await self._rt._lineage(self._row)
+
     async def cancel(self, *, by: str | None = None, reason: str = "") -> Run:
         """Ask it to stop. Idempotent; on a run that nobody holds it takes effect at once."""
         return await self._rt.cancel(self.id, by=by, reason=reason, tenant=self.tenant)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lineage:
+    """Where a run comes from, and what was made of it. ``origin`` is the run that it replays, or is a fork of."""
+
+    origin: Run | None
+    replays: list[Run]
+    forks: list[Run]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,6 +361,7 @@ class Effect:
     ``warning`` says what of its result, or of the session state that it set, could not be recorded as it was. A result
     that was too long to be shown is kept as the ``blob`` of that digest (``Runtime.get_blob``), ``size`` in bytes.
     ``parent`` is the id of the tool of steps that made it, if it is not a call of the model.
+    ``reuses`` names the effect of another run whose recorded outcome it has; the call itself was not made.
     """
 
     id: str
@@ -359,6 +383,7 @@ class Effect:
     ended_at: datetime | None
     deadline: datetime | None
     parent: str | None = None
+    reuses: str | None = None
 
     def __repr__(self) -> str:
         return f"<Effect {self.id} {self.effect} {self.state}: {short(called(self.tool, self.arguments))}>"
@@ -379,7 +404,7 @@ def effect_of(row: EffectRow) -> Effect:
         arguments=values.decode(values.loads(row.arguments)), attempt=row.attempt, decision=row.decision,
         reason=row.reason, warning=row.warning, blob=row.blob, size=row.size, evidence=row.evidence,
         started_at=_when(row.started_at), ended_at=_when(row.ended_at), deadline=_when(row.deadline),
-        parent=None if row.parent is None else ids.effect_id(row.run, row.parent),
+        parent=None if row.parent is None else ids.effect_id(row.run, row.parent), reuses=row.reuses,
     )  # fmt: skip
 
 
@@ -422,6 +447,16 @@ class Session:
     @property
     def title(self) -> str | None:
         return self._row.title
+
+    @property
+    def parent(self) -> str | None:
+        """The session whose messages this one goes on from: it was made by a fork, or by a replay."""
+        return self._row.parent
+
+    @property
+    def orphaned(self) -> bool:
+        """The session that it went on from was erased: what was said there is missing here too."""
+        return self._row.is_orphan
 
     @property
     def time_zone(self) -> str | None:
@@ -525,7 +560,10 @@ def event_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenContext:
-    """What the model saw at a step, built again from what is stored. ``matches``: its hash is the recorded one."""
+    """What the model saw at a step, built again from what is stored. ``matches``: its hash is the recorded one.
+
+    ``incomplete``: the session that this one goes on from was erased, so that its messages are missing here.
+    """
 
     run: str
     step: int
@@ -533,6 +571,7 @@ class SeenContext:
     definition: dict[str, Any]
     hash: str
     matches: bool
+    incomplete: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,7 @@ class HistoryCache:
         known = self._kept.get(_key(session, provider)) or NO_HISTORY
         new = []
         if known.until != session.next_message:
-            new = await store.read(queries.read_history, session.tenant, session.id, known.until, session.next_message)
+            new = await store.read(queries.read_history, session, known.until, session.next_message)
         bodies = [m.body for m in new]
         sent = [m for b in bodies if (m := context.sendable(b, messages.loads(b), provider)) is not None]
         return self.extend(session, provider, known, bodies, sent, session.next_message)

@@ -47,6 +47,11 @@ def new_operation_id(now: datetime) -> str:
     return "op_" + _sortable(now)
 
 
+def session_of(run: str) -> SessionId:
+    """The session that is made for a run for which none was named."""
+    return SessionId("s_" + run[2:])
+
+
 def effect_id(run: str, ordinal: int) -> EffectId:
     """The ordinal is the call's place among all calls of the run, from 0."""
     return EffectId(f"e_{run[2:]}_{ordinal}")

@@ -43,6 +43,14 @@ class Shown(NamedTuple):
     definition: str
 
 
+class Recorded(NamedTuple):
+    """A recorded success of another run that an equal call may get: effect, tool, hash of the arguments."""
+
+    effect: str
+    tool: str
+    hash: str
+
+
 class State(NamedTuple):
     """Where a run stands. ``step`` counts recorded model answers; ``answered`` is the ordinal of a final answer."""
 
@@ -73,6 +81,8 @@ class State(NamedTuple):
     in_tools: int = 0  # of those, with calls under way
     measured: tuple[int, int] | None = None  # what a provider counted, last, and what that had been estimated at
     lost: int = 0  # calls of the model at this step that a process may have made, of which nobody heard any more
+    origin: events.RunOrigin | None = None  # of a replay or a fork
+    pool: tuple[Recorded, ...] = ()  # what its calls may still reuse
 
     @property
     def open_effects(self) -> tuple[Effect, ...]:
@@ -181,16 +191,25 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
             reply = state.last_answer + 1 + part
             planned = Effect(
                 ordinal=entry.call, step=state.step, tool=entry.tool, effect=entry.effect, message=state.last_answer,
-                part=part, reply=reply, state="asked" if entry.ask else "planned", ask=entry.ask,
+                part=part, reply=reply, state="asked" if entry.ask else "planned", ask=entry.ask, reuses=entry.reuses,
             )  # fmt: skip
-            return state._replace(effects=(*state.effects, planned), answered=None, next_message=reply + 1)
+            pool = tuple(r for r in state.pool if r.effect != entry.reuses)  # each serves one equal call
+            return state._replace(effects=(*state.effects, planned), answered=None, next_message=reply + 1, pool=pool)
         case events.EffectStarted(call=call, attempt=attempt, deadline=deadline):
             first = state.effects[call].first_started or at
             return _set(state, call, state="started", attempt=attempt, deadline=deadline, first_started=first)
         case events.EffectSucceeded(call=call, patch=patch):
             state = _set(state, call, state="succeeded")
             return state._replace(patches={**state.patches, call: patch}) if patch else state
-        case events.RunAccepted() | events.SessionCommitted() | events.StepStarted() | events.ModelStarted():
+        case events.RunOrigin(pool=pool):
+            return state._replace(origin=entry, pool=tuple(Recorded(*r) for r in pool))
+        case (
+            events.RunAccepted()
+            | events.RunReplayed()
+            | events.SessionCommitted()
+            | events.StepStarted()
+            | events.ModelStarted()
+        ):
             return state
         case events.StepCompleted():
             return state._replace(last_step_open=False)

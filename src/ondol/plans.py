@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from ondol import events, ids, messages, policy, values
 from ondol.clock import to_micros
@@ -14,7 +14,7 @@ from ondol.messages import Message, Text, ToolCall
 from ondol.model import Answer
 from ondol.records import RunRow
 from ondol.tools import Context, Tool
-from ondol.transactions import PlannedCall
+from ondol.transactions import Given, PlannedCall
 
 _REFUSAL_SHOWN = 2_000  # characters; it may name what a model made up
 
@@ -54,11 +54,13 @@ def plan(
     context: Callable[[Tool[..., Any], int], Context[Any]],
     vet: Callable[[Tool[..., Any], Mapping[str, Any]], policy.Said | None],
     now: datetime,
+    asks: str | None = None,
 ) -> tuple[PlannedCall, Mapping[str, Any] | None]:
     """The plan of one call, and its arguments as the tool takes them, unless it is refused.
 
     ``number`` is the call's ordinal in the run, ``reply`` the ordinal of its result's message. ``vet`` is what the
-    policy says about a call of that tool with those arguments.
+    policy says about a call of that tool with those arguments. ``asks`` says why a person decides first, whatever the
+    policy and the tool say.
     """
     tool = tools.get(call.name)
     parsed: Mapping[str, Any] | None = None
@@ -66,6 +68,8 @@ def plan(
     if allowed.refusal is None and tool is not None and isinstance(call.arguments, dict):
         try:
             allowed, parsed = gate(tool, call.arguments, lambda: context(tool, number), vet)
+            if asks is not None and allowed.refusal is None:
+                allowed = policy.Permission(f"ask: {asks}", asks=asks)
         except InvalidInput as error:
             allowed = policy.Permission("refused", refusal=str(error))
     refusal = allowed.refusal and values.excerpt(values.valid(allowed.refusal), _REFUSAL_SHOWN)
@@ -120,6 +124,27 @@ def gate(
     parsed = tool.parse(arguments)
     allowed = policy.permission(vet(tool, arguments), lambda: tool.needs_approval(context, parsed))
     return allowed, None if allowed.refusal is not None else parsed
+
+
+class Outcome(NamedTuple):
+    """An outcome without a call. ``by`` says where it is from, ``reuses`` of which effect it is."""
+
+    by: str
+    response: Any
+    error: bool = False
+    patch: Mapping[str, Any] = {}
+    reuses: str | None = None
+
+
+def given(planned: PlannedCall, outcome: Outcome) -> PlannedCall:
+    """The plan of a call that is not made: it has this outcome at once, and asks nobody."""
+    call = planned.entry
+    body = messages.dumps(messages.tool_result(planned.call_id, call.tool, outcome.response, outcome.error))
+    succeeded = events.EffectSucceeded(call=call.call, by=outcome.by, patch=dict(outcome.patch))
+    return planned._replace(
+        entry=replace(call, ask=None, decision=outcome.by, reuses=outcome.reuses), decision=outcome.by, hash="",
+        question="", expires_at=None, given=Given(succeeded, body),
+    )  # fmt: skip
 
 
 def _refusal(call: ToolCall, tools: Mapping[str, Tool[..., Any]], stop: str) -> str | None:

@@ -5,13 +5,13 @@ Functions of the same form as those of ``transactions``, which change nothing. A
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
-from ondol import ids, journal
+from ondol import ids, journal, messages
 from ondol.errors import NotFound
 from ondol.records import AskRow, EffectRow, RunRow, SessionRow
-from ondol.transactions import Row, Tx, checked_body, run_row, with_conditions
+from ondol.transactions import CONFIRMED, Row, Tx, checked_body, run_row, with_conditions
 
 
 def get_run(tenant: str, run: str) -> Tx[RunRow]:
@@ -23,6 +23,16 @@ def find_operation(tenant: str, user_id: str, operation_id: str) -> Tx[RunRow | 
     key = {"tenant": tenant, "user_id": user_id, "operation_id": operation_id}
     (rows,) = yield [("run.by_operation", key)]
     return RunRow(*rows[0]) if rows else None
+
+
+def read_lineage(run: RunRow) -> Tx[tuple[RunRow | None, list[RunRow]]]:
+    """The run that it replays or is a fork of, and the replays and forks of it, the oldest first."""
+    of_family = {"tenant": run.tenant, "family": run.family or run.id}
+    origin, copies = yield [
+        ("run.get", {"tenant": run.tenant, "run": run.replay_of}),
+        ("run.copies", of_family | {"run": run.id}),
+    ]
+    return RunRow(*origin[0]) if origin else None, [RunRow(*r) for r in copies]
 
 
 def list_runs(
@@ -66,17 +76,40 @@ class StoredMessage(NamedTuple):
     body: str
 
 
-def read_history(tenant: str, session: str, since: int, until: int) -> Tx[list[StoredMessage]]:
-    """The committed messages with ``since <= base < until``, in order."""
-    where = {"tenant": tenant, "session": session, "since": since, "until": until}
-    (rows,) = yield [("message.history", where)]
-    return [StoredMessage(seq, run, checked_body(run, o, body, total)) for seq, run, o, body, total in rows]
+def read_history(session: SessionRow, since: int, until: int) -> Tx[list[StoredMessage]]:
+    """The committed messages with ``since <= base < until``, in order; those of the session it goes on from first."""
+    parts: list[list[Row]] = []
+    for part, upto in (yield from _ancestry(session, since, until)):
+        where = {"tenant": part.tenant, "session": part.id, "since": since, "until": upto}
+        parts += yield [("message.history", where)]
+    return [_stored(row) for rows in parts for row in rows]
 
 
 def page_messages(tenant: str, session: str, after: int, limit: int) -> Tx[list[StoredMessage]]:
-    where = {"tenant": tenant, "session": session, "after": after, "limit": limit}
-    (rows,) = yield [("message.page", where)]
-    return [StoredMessage(seq, run, checked_body(run, o, body, total)) for seq, run, o, body, total in rows]
+    """The first committed messages behind the sequence ``after``."""
+    (found,) = yield [("session.get", {"tenant": tenant, "session": session})]
+    page: list[Row] = []
+    for part, upto in (yield from _ancestry(SessionRow(*found[0]), after + 1, None)) if found else ():
+        where = {"tenant": tenant, "session": part.id, "after": after, "until": upto, "limit": limit - len(page)}
+        (rows,) = yield [("message.page", where)]
+        page += rows
+    return [_stored(row) for row in page]
+
+
+def _ancestry(session: SessionRow, since: int, until: int | None) -> Tx[list[tuple[SessionRow, int | None]]]:
+    """The sessions that messages from ``since`` on are in, the oldest first, each with where its own part ends."""
+    line = [(session, until)]
+    while session.parent is not None and session.parent_until is not None and since < session.parent_until:
+        until = session.parent_until if until is None else min(until, session.parent_until)
+        (found,) = yield [("session.get", {"tenant": session.tenant, "session": session.parent})]
+        session = SessionRow(*found[0])
+        line.append((session, until))
+    return line[::-1]
+
+
+def _stored(row: Row) -> StoredMessage:
+    seq, run, ordinal, body, total = row
+    return StoredMessage(seq, run, checked_body(run, ordinal, body, total))
 
 
 def get_session(tenant: str, session: str) -> Tx[SessionRow]:
@@ -122,6 +155,31 @@ def get_ask(tenant: str, ask: str) -> Tx[AskRow]:
     if not rows:
         raise NotFound(f"there is no ask {ask!r}: 'ondol asks' lists the open ones")
     return AskRow(*rows[0])
+
+
+class RecordedOutcome(NamedTuple):
+    """What a call that succeeded came to: its encoded result, whether that says that something failed, its patch of
+    the session state."""
+
+    response: Any
+    error: bool
+    patch: Mapping[str, Any]
+
+
+def recorded_outcome(tenant: str, effect: str) -> Tx[RecordedOutcome | None]:
+    """The outcome of an effect that succeeded; None when it was erased with its session."""
+    run, ordinal = ids.effect_place(effect)
+    key = {"tenant": tenant, "run": run}
+    effects, entries = yield [("effect.get", key | {"ordinal": ordinal}), ("entry.list", key | {"after": 0})]
+    if not effects or not entries:
+        return None
+    (rows,) = yield [("message.one", key | {"ordinal": EffectRow(*effects[0]).reply})]
+    patch = journal.fold(journal.loads(run, *r) for r in entries).patches.get(ordinal, {})
+    if not rows:  # a person settled it when its run had ended, with an older version of Ondol
+        return RecordedOutcome(CONFIRMED, False, patch)
+    part = messages.loads(checked_body(run, *rows[0])).parts[0]
+    assert isinstance(part, messages.ToolResponse)
+    return RecordedOutcome(part.response, part.error, patch)
 
 
 def list_asks(

@@ -82,6 +82,11 @@ class SessionRow(NamedTuple):
         journal.check_content(self.what_is_kept(self.id), self.state, self.state_sum)
         return self.state
 
+    @property
+    def is_orphan(self) -> bool:
+        """Its first messages were in a session that was erased."""
+        return self.parent is None and bool(self.parent_until)
+
 
 class EffectRow(NamedTuple):
     tenant: str

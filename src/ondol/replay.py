@@ -6,13 +6,14 @@ any of them did has happened in the world, so the verdict and the guard of a rep
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, NamedTuple, TypeAlias
 
-from ondol import clock, ids, lifecycle
-from ondol.errors import InvalidInput, Refused
+from ondol import clock, ids, lifecycle, values
+from ondol.errors import InvalidInput
+from ondol.journal import Recorded, State
 from ondol.records import EffectRow, RunRow
 
 Kind: TypeAlias = Literal["safe", "guarded", "blocked"]
@@ -96,8 +97,8 @@ class ReplayVerdict:
         return [e.tool for e in self.effects], [e.effect for e in self.effects]
 
     def _state(self, effect: ReplayEffect) -> str:
-        """Nothing for a read: whatever became of it, it is free to repeat."""
-        if effect.effect == "read":
+        """Nothing for what is free to repeat, whatever became of it."""
+        if effect.effect in ("read", "steps"):
             return ""
         if effect.at is None:
             return effect.state
@@ -106,16 +107,6 @@ class ReplayVerdict:
         assert at is not None
         same_day = day is not None and at.date() == day.date()
         return f"{effect.state} {at:%H:%M:%S}" if same_day else f"{effect.state} {at:%Y-%m-%d %H:%M:%S}"
-
-
-class ReplayUnsafe(Refused):
-    """The run cannot be replayed as asked. ``verdict`` says why, effect by effect."""
-
-    code = "replay_unsafe"
-
-    def __init__(self, message: str, verdict: ReplayVerdict) -> None:
-        self.verdict = verdict
-        super().__init__(message)
 
 
 def verdict(family: Family) -> ReplayVerdict:
@@ -171,6 +162,8 @@ def _line(effect: EffectRow, *, guarded: bool) -> ReplayEffect:
 
 def _what_a_replay_does(effect: EffectRow, guarded: bool) -> str:
     tool = effect.tool
+    if effect.effect == "steps":
+        return "free to repeat, but for the calls that it made"
     if not effect.is_write:
         return "free to repeat"
     if effect.reuses is not None:
@@ -199,3 +192,72 @@ def needs(verdict: ReplayVerdict, *, forced: bool) -> str | None:
             return f"run {run} cannot be replayed just so ({verdict.reasons[0]}): say force=By(name, why), or fork it"
         case _:
             return f"run {run} cannot be replayed: {'; '.join(verdict.reasons)}"
+
+
+def lag(state: State, accepted_at: int) -> int:
+    """Microseconds by which the clock that a run shows is behind: its time begins where the recorded one did."""
+    began = state.origin.clock if state.origin is not None else None
+    return 0 if began is None else accepted_at - began
+
+
+# --- what becomes of a call -------------------------------------------------------------------------------------
+
+
+def recorded(members: Sequence[Member]) -> tuple[Recorded, ...]:
+    """The successes of a family that equal calls may get. Each happened once, so each is there once: what only reused
+    the outcome of another is not, and what failed did not happen."""
+    return tuple(
+        Recorded(e.id, e.tool, values.digest(values.loads(e.arguments)))
+        for m in members
+        for e in m.effects
+        if e.is_write and e.attempt > 0 and e.state == "succeeded"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """As of any other run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """It gets the outcome of this effect, and touches nothing."""
+
+    effect: str
+
+
+@dataclass(frozen=True, slots=True)
+class MakeUp:
+    """It gets a result that says that it was made up, and touches nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asks:
+    """A person decides, whatever its tool says."""
+
+    why: str
+
+
+Ruling: TypeAlias = Free | Reuse | MakeUp | Asks
+
+
+def rule(state: State, tool: str, arguments: str, *, taken: Set[str]) -> Ruling:
+    """What becomes of a write that is about to be planned. ``arguments`` is their hash; ``taken`` holds the effects
+    whose outcome went to calls that are not in ``state`` yet."""
+    origin = state.origin
+    if origin is None:
+        return Free()
+    match origin.effects:
+        case "free":
+            return Free()
+        case "stub":
+            return MakeUp()
+        case "run":
+            return Asks(f"it is a write in a fork of run {origin.of}")
+        case "guard" | "reuse":
+            for effect, of_tool, of_arguments in state.pool:
+                if (of_tool, of_arguments) == (tool, arguments) and effect not in taken:
+                    return Reuse(effect)
+    if origin.effects == "reuse":
+        return Free()
+    return Asks(f"this is a replay of run {origin.of}, in which no equal call succeeded that was not reused yet")

@@ -12,6 +12,7 @@ import dataclasses
 import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple, ParamSpec, TypeVar, assert_never
 
 from ondol import clock as clocks
@@ -26,6 +27,7 @@ from ondol import (
     outputs,
     plans,
     queries,
+    replay,
     transactions,
     usage,
     values,
@@ -46,6 +48,7 @@ from ondol.errors import (
     StoreFault,
     StoreTooNew,
 )
+from ondol.guards import Guard
 from ondol.histories import History, HistoryCache
 from ondol.limits import Bounds
 from ondol.logs import about
@@ -114,6 +117,7 @@ class Drive:
         self.store, self.clock = runner.store, runner.clock
         self.state = journal.fold(claimed.batches)
         self.talk = Conversation(claimed.bodies, claimed.messages, served.agent.instructions, self._asked.provider)
+        self.lag = replay.lag(self.state, claimed.run.accepted_at)
         self.token = CancelToken()  # set by a cancel: what is in flight is told
         self.stopping = CancelToken()  # set by an interrupt too: nothing new begins, and the model is not waited for
         self.pause = CancelToken()  # set by either and by draining: nobody sleeps through them
@@ -127,6 +131,7 @@ class Drive:
         self.early: dict[int, journal.Batch] = {}  # committed, but an earlier batch is not folded yet
         self._folded = asyncio.Event()
         self.calls = Calls(self)
+        self.guard = Guard(self)
         self._definitions: dict[str, dict[str, Any]] = {}  # older ones of its agent, by digest
         self._partial: list[str] = []
         self._group: asyncio.TaskGroup | None = None
@@ -340,6 +345,10 @@ class Drive:
     def now(self) -> int:
         return to_micros(self.clock.now())
 
+    def shown_now(self) -> datetime:
+        """The time of the run's own world: the actual one, but for a replay that shows the recorded clock."""
+        return self.clock.now() - timedelta(microseconds=self.lag)
+
     # --- signals ------------------------------------------------------------------------------------------------
 
     async def _absorb(self) -> None:
@@ -430,10 +439,11 @@ class Drive:
 
     def _show(self, state: journal.State) -> journal.Shown:
         """The clock of a run stands still while it works; after a pause it is told both times."""
-        began, zone = self.row.accepted_at, self.row.zone
+        began, zone = self.row.accepted_at - self.lag, self.row.zone
         show = functools.partial(journal.Shown, history=self.talk.history.until, definition=self.served.digest)
         if state.waited:
-            return show(self.now(), began, zone)
+            since = state.shown.since if state.shown is not None else None
+            return show(self.now() - self.lag, since or began, zone)
         if state.shown is not None:
             return show(state.shown.clock, state.shown.since, state.shown.zone)
         return show(began, None, zone)
@@ -578,10 +588,7 @@ class Drive:
         body = messages.dumps(message)
         calls = []
         for i, call in enumerate(message.calls):
-            planned, parsed = plans.plan(
-                call, number + i, ordinal + 1 + i, stop=answer.stop, run=self.row.id, tools=tools,
-                context=self.calls.context, vet=self.calls.vet, now=self.clock.now(),
-            )  # fmt: skip
+            planned, parsed = await self.guard.plan(call, number + i, ordinal + 1 + i, tools=tools, stop=answer.stop)
             calls.append(planned)
             if parsed is not None:
                 self.calls.parsed[number + i] = parsed
@@ -594,8 +601,8 @@ class Drive:
         )
         self.talk.keep(ordinal, body, message)
         for planned in calls:
-            if planned.refusal is not None:
-                self.talk.keep(planned.reply, planned.refusal)
+            if planned.result is not None:
+                self.talk.keep(planned.reply, planned.result)
         self.record(batch)
         self.progressed()
 

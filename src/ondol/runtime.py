@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack, get_args
+from typing import Any, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack, get_args, overload
 
 from ondol import clock as clocks
 from ondol import (
@@ -37,6 +37,7 @@ from ondol.handles import (
     Act,
     Ask,
     Effect,
+    Lineage,
     Run,
     RunResult,
     SeenContext,
@@ -57,16 +58,18 @@ from ondol.model import Model
 from ondol.policy import Policy
 from ondol.prices import Prices
 from ondol.records import RunRow
+from ondol.replay import By, ReplayVerdict, verdict
 from ondol.runner import Candidate, Runner, Served
 from ondol.store import Store
 from ondol.streams import Streams
 from ondol.tools import as_sent
-from ondol.transactions import Accepted, Decision, IfBusy, NewRun, Tx
+from ondol.transactions import Accepted, Decision, IfBusy, NewReplay, NewRun, Tx
 from ondol.worker import DRIVER_KEY, SLOTS, EmbeddedEngine, no_driver_reason
 
 P = ParamSpec("P")
 T = TypeVar("T")
 Attached: TypeAlias = Path | str | bytes
+ReplayClock: TypeAlias = Literal["recorded", "now"]
 MissingTool: TypeAlias = Literal["refuse", "park"]
 Trigger: TypeAlias = Literal["chat", "workflow", "schedule", "webhook", "api"]
 
@@ -305,7 +308,7 @@ class Runtime:
         fingerprint = values.digest(values.encode([served.agent.name, session, input, sorted(p.digest for p in parts)]))
         run = ids.new_run_id(now)
         new = NewRun(
-            tenant=tenant, run=run, session=session or "s_" + run[2:], user_id=user or "",
+            tenant=tenant, run=run, session=session or ids.session_of(run), user_id=user or "",
             operation_id=operation_id or ids.new_operation_id(now), fingerprint=fingerprint,
             agent=served.agent.name, definition=served.definition, definition_digest=served.digest, trigger=trigger,
             door=self.door, zone=time_zone, default_zone=self.time_zone,
@@ -313,12 +316,7 @@ class Runtime:
             blobs=[(p.digest, p.size) for p in parts], expected_revision=expected_revision,
             if_busy=if_busy, by=user or (this_person() if if_busy == "interrupt" else ""), queue=limits.queue,
         )  # fmt: skip
-        accepted: Accepted = await self._write(transactions.accept, new, to_micros(now))
-        if accepted.interrupted is not None:
-            self._stops(accepted.interrupted)
-        if accepted.wake:
-            engine.wake(tenant, accepted.run.id, accepted.run.agent, accepted.run.deaths)
-        return Run(self, accepted.run, replayed=not accepted.created and accepted.run.state == "completed")
+        return self._accepted(engine, await self._write(transactions.accept, new, to_micros(now)))
 
     async def run(self, agent: Agent | str, input: str, **options: Unpack[StartOptions]) -> RunResult:
         """``start``, then ``Run.result``."""
@@ -332,6 +330,67 @@ class Runtime:
                 return await self.run(agent, input, **options)
 
         return asyncio.run(once())
+
+    @overload
+    async def replay(
+        self, run: Run | str, *, dry_run: Literal[True], force: By | None = None, operation_id: str | None = None,
+        clock: ReplayClock = "recorded", time_zone: str | None = None, tenant: str = DEFAULT_TENANT,
+    ) -> ReplayVerdict: ...  # fmt: skip
+    @overload
+    async def replay(
+        self, run: Run | str, *, dry_run: Literal[False] = False, force: By | None = None,
+        operation_id: str | None = None, clock: ReplayClock = "recorded", time_zone: str | None = None,
+        tenant: str = DEFAULT_TENANT,
+    ) -> Run: ...  # fmt: skip
+    async def replay(
+        self, run: Run | str, *, dry_run: bool = False, force: By | None = None, operation_id: str | None = None,
+        clock: ReplayClock = "recorded", time_zone: str | None = None, tenant: str = DEFAULT_TENANT,
+    ) -> Run | ReplayVerdict:  # fmt: skip
+        """Do what was asked once more, in a new run: the model thinks anew. With ``dry_run``, whether that is safe.
+
+        A failed or cancelled run is replayed in its session, a completed one in a new session that has what was said
+        before it. The model and ``ctx.now()`` have the recorded clock and zone; ``clock="now"`` and ``time_zone``
+        replace them. Where writes of the run or of its other replays were started, ``force`` says who wants it and
+        why; then a write that is equal to one that succeeded gets that outcome and touches nothing, and any other
+        write asks a person first.
+
+        Raises:
+            ReplayUnsafe: something must be settled first, or it needs ``force``. OperationMismatch, NotFound
+        """
+        id, tenant = self._named(run, tenant)
+        if force is not None and not isinstance(force, By):
+            raise InvalidInput(f"force={force!r}: say force=By(name, why)")
+        if clock not in get_args(ReplayClock):
+            raise InvalidInput(f"clock={clock!r} is unknown: say {' or '.join(map(repr, get_args(ReplayClock)))}")
+        if time_zone is not None:
+            clocks.zone(time_zone)
+        if dry_run:
+            return verdict(await self._read(transactions.read_family, tenant, id))
+        engine, now = self._working, self.clock.now()
+        new = NewReplay(
+            tenant=tenant, run=ids.new_run_id(now), of=id, door=self.door, zone=time_zone, force=force,
+            operation_id=checked_id("operation_id", operation_id or ids.new_operation_id(now)),
+            fingerprint=values.digest(["replay", id, clock, time_zone]), clock_now=clock == "now",
+        )  # fmt: skip
+        return self._accepted(engine, await self._write(transactions.accept_replay, new, to_micros(now)))
+
+    async def resume(self, run: Run | str, *, tenant: str = DEFAULT_TENANT) -> Run:
+        """Go on with a run that failed for now, as sending its operation again does. Any other stays as it is."""
+        id, tenant = self._named(run, tenant)
+        engine, now = self._working, to_micros(self.clock.now())
+        return self._accepted(engine, await self._write(transactions.resume, tenant, id, now))
+
+    def _accepted(self, engine: EmbeddedEngine, accepted: Accepted) -> Run:
+        run = accepted.run
+        if accepted.interrupted is not None:
+            self._stops(accepted.interrupted)
+        if accepted.wake:
+            engine.wake(run.tenant, run.id, run.agent, run.deaths)
+        return Run(self, run, replayed=not accepted.created and run.state == "completed")
+
+    def _named(self, run: Run | str, tenant: str) -> tuple[str, str]:
+        """The id and the tenant of a run that was given as such or by its id."""
+        return (run.id, run.tenant) if isinstance(run, Run) else (checked_id("run", run), checked_id("tenant", tenant))
 
     async def _attach(self, tenant: str, given: Attached) -> Attachment:
         if isinstance(given, bytes):
@@ -495,13 +554,22 @@ class Runtime:
         described = await self._read(queries.get_definition, tenant, shown.definition)
         if described is None:
             raise NotFound(f"the definition of run {run} is not stored any more")
-        history = await self._read(queries.read_history, tenant, row.session, 0, shown.history)
+        session = await self._read(queries.get_session, tenant, row.session)
+        history = await self._read(queries.read_history, session, 0, shown.history)
         own = {o: body for o, body in (await self._run_messages(tenant, run)).items() if o >= 0}
         definition = values.loads(described)
         seen, digest = context.rebuild(definition, shown, [m.body for m in history], own, upto)
         return SeenContext(
             run=run, step=built.step, messages=seen, definition=values.decode(definition), hash=built.hash,
-            matches=digest == built.hash,
+            matches=digest == built.hash, incomplete=session.is_orphan,
+        )  # fmt: skip
+
+    async def _lineage(self, row: RunRow) -> Lineage:
+        origin, copies = await self._read(queries.read_lineage, row)
+        made = [Run(self, r) for r in copies]
+        return Lineage(
+            origin=None if origin is None else Run(self, origin),
+            replays=[r for r in made if r.forked_at is None], forks=[r for r in made if r.forked_at is not None],
         )  # fmt: skip
 
     async def waits_for_driver(self, run: Run) -> str | None:

@@ -78,3 +78,30 @@ def ask_service(ctx: Context[Services]) -> str:
 
 served = Agent("served", model="script:demo", tools=[ask_service])
 rt = Runtime("sqlite:///own.db", agents=[served, holding, asking], deps=Services("the bank"), time_zone="Asia/Seoul")
+
+
+@tool(effect="read")
+def find_order(order_id: str) -> str:
+    """Look an order up."""
+    return "a lamp"
+
+
+def wrote(line: str) -> str:
+    with open("written", "a") as file:
+        file.write(f"{line}\n")
+    return "done"
+
+
+writing = Agent(
+    "writing",
+    model=ScriptedModel([
+        [call("find_order", order_id="1182")],
+        [call("refund", order_id="1182"), call("send_email", to="kim")],
+        "all done",
+    ]),
+    tools=[
+        find_order,
+        tool(effect="idempotent", name="refund")(lambda order_id: wrote(f"refund {order_id}")),
+        tool(effect="once", name="send_email")(lambda to: wrote(f"send_email {to}")),
+    ],
+)  # fmt: skip

@@ -155,6 +155,7 @@ def rows_are_the_fold(store: Written) -> None:
         _messages_are_named(store, run, state)
         last = next((e for e in reversed(store.entries(run.id)) if e.kind in WITH_AN_END), None)
         expected = run.state == "failed" and isinstance(last, events.RunFailed) and last.retryable
+        expected &= not any(isinstance(e, events.RunReplayed) for e in store.entries(run.id))
         assert bool(run.retryable) == expected, f"{run.id}: retryable"
     _session_states_are_the_fold(store)
 
@@ -224,11 +225,18 @@ def _session_states_are_the_fold(store: Written) -> None:
     for session in store.sessions.values():
         if _written_by_hand(store, session):
             continue
-        committed = sorted((r for r in _of_session(store, session) if r.base is not None), key=lambda r: r.base or 0)
-        folded: dict[str, Any] = {}
-        for run in committed:
-            folded |= store.state(run.id).patch()
-        assert values.loads(session.state) == folded, f"{session.id}: state"
+        assert values.loads(session.state) == _folded_state(store, session, None), f"{session.id}: state"
+
+
+def _folded_state(store: Written, session: SessionRow, until: int | None) -> dict[str, Any]:
+    """The session's state below that sequence: what it began with, and the patches of its runs."""
+    folded: dict[str, Any] = {}
+    if session.parent is not None:
+        folded = _folded_state(store, store.sessions[session.tenant, session.parent], session.parent_until)
+    runs = [r for r in _of_session(store, session) if r.base is not None and (until is None or r.base < until)]
+    for run in sorted(runs, key=lambda r: r.base or 0):
+        folded |= store.state(run.id).patch()
+    return folded
 
 
 def _of_session(store: Written, session: SessionRow) -> list[RunRow]:
@@ -279,7 +287,7 @@ def revisions_moved_as_promised(store: Written, explicit: Mapping[str, int] | No
 def nothing_uncommitted_is_in_a_session(store: Written) -> None:
     """N9, P6: a session's messages are those of completed runs; places do not overlap."""
     for session in store.sessions.values():
-        until = 0
+        until = session.parent_until or 0
         for run in sorted((r for r in _of_session(store, session) if r.base is not None), key=lambda r: r.base or 0):
             assert run.state == "completed", f"{run.id} is {run.state} and has a place in its session"
             assert run.base == until, f"{run.id} starts at {run.base}, the one before ended at {until}"
@@ -389,7 +397,7 @@ def effects_agree_with_ledger(store: Written, ledger: Sequence[EffectLine], chec
     for key, effect in rows.items():
         entries = [e for e in store.entries(effect.run) if getattr(e, "call", None) == effect.ordinal]
         granted = sum(isinstance(e, events.EffectResolved) and e.outcome == "not_happened" for e in entries)
-        by_person = any(isinstance(e, events.EffectSucceeded) and e.by == "person" for e in entries)
+        by_word = {e.by for e in entries if isinstance(e, events.EffectSucceeded)} & {"person", "recorded", "stub"}
         if effect.effect == "once":
             if effect.tool not in checks:  # (an attempt that was dropped before it was sent may be followed by another)
                 assert happened[key] <= 1 + granted, f"{effect.id} happened {happened[key]} times"
@@ -397,8 +405,23 @@ def effects_agree_with_ledger(store: Written, ledger: Sequence[EffectLine], chec
             assert effect.attempt <= effects.MAX_ATTEMPTS * (1 + granted), f"{effect.id}: {effect.attempt} attempts"
             assert happened[key] <= effect.attempt, f"{effect.id} happened more often than it was started"
         touches_nothing = effect.effect == "steps" or effect.tool == READ_MORE.name
-        if effect.state == "succeeded" and not touches_nothing and not by_person:
+        if effect.state == "succeeded" and not touches_nothing and not by_word:
             assert happened[key] >= 1, f"{effect.id} succeeded, and did not happen"
+
+
+def reused_outcomes_are_recorded(store: Written) -> None:
+    """A call that got a recorded outcome was not made, and within a run each recorded success serves one call."""
+    rows = {e.id: e for e in store.effects}
+    for run in store.runs.values():
+        reused = [e for e in store.effects_of(run.id) if e.reuses is not None]
+        assert len({e.reuses for e in reused}) == len(reused), f"{run.id}: a recorded success served two calls"
+        for effect in reused:
+            of = rows[effect.reuses or ""]
+            assert (effect.attempt, effect.tool) == (0, of.tool), f"{effect.id} was started, and reuses {of.id}"
+            assert effect.state == of.state, f"{effect.id} is {effect.state}, and {of.id} is {of.state}"
+            assert effect.arguments == of.arguments or effect.arguments == "{}" or of.arguments == "{}"
+            of_family = store.runs[of.run]
+            assert (of_family.family or of_family.id) == (run.family or run.id), f"{effect.id} is of another family"
 
 
 def nothing_happened_twice(ledger: Sequence[EffectLine], reads: Sequence[str] = ()) -> None:
@@ -537,6 +560,7 @@ def hold(
     steps_are_in_order(store)
     long_results_are_kept(store)
     effects_agree_with_ledger(store, ledger, checks)
+    reused_outcomes_are_recorded(store)
     replies_agree(store, client)
     later_operations_have_later_revisions(client)
     accepted_cancels_win(store, client)

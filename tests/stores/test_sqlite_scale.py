@@ -119,6 +119,7 @@ PARTICULAR: Mapping[str, Mapping[str, Any]] = {
     "ask.list": {"state": "decided"},
     "ask.insert": {"id": "a_new"},
     "session.insert": {"session": "new"},
+    "session.branch": {"session": "new"},
     "session.list": {"after": "r"},
     "message.insert": {"ordinal": 7},
     "blob.drop": {"before": 5},
@@ -270,6 +271,6 @@ def test_a_page_of_messages_begins_behind_the_one_that_was_seen(
     bases = few.execute("SELECT base FROM runs WHERE tenant = 'default' AND session = 'long' AND base IS NOT NULL")
     seqs = sorted(base + ordinal for (base,) in bases for ordinal in range(4))
     page = few.execute(
-        STATEMENTS["message.page"], {"tenant": "default", "session": "long", "after": after, "limit": 7}
+        STATEMENTS["message.page"], {"tenant": "default", "session": "long", "after": after, "until": None, "limit": 7}
     ).fetchall()
     assert [row[0] for row in page] == [seq for seq in seqs if seq > after][:7]

@@ -11,7 +11,7 @@ from typing import Any
 import typer
 import typer.core
 
-from ondol.cli import asks, audit, codes, context, db, demo, doctor, effects, explain, init, runs, sessions
+from ondol.cli import asks, audit, codes, context, db, demo, doctor, effects, explain, init, replays, runs, sessions
 from ondol.cli import run as run_command
 from ondol.cli.log import show_log
 from ondol.cli.output import say_error, say_failed
@@ -61,6 +61,7 @@ def _take(
 
 app.add_typer(demo.app, name="demo")
 run_command.add_to(app)
+replays.add_to(runs.app)
 app.add_typer(runs.app, name="runs")
 app.add_typer(asks.app, name="asks")
 app.add_typer(effects.app, name="effects")

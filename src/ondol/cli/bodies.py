@@ -8,6 +8,7 @@ from ondol import values
 from ondol.cli.output import stamp
 from ondol.events import Event
 from ondol.handles import Act, Ask, Effect, Run, Session
+from ondol.replay import ReplayVerdict
 
 
 def run_body(run: Run) -> dict[str, Any]:
@@ -15,6 +16,7 @@ def run_body(run: Run) -> dict[str, Any]:
     return {
         "id": run.id, "state": run.status, "session": run.session, "operation_id": run.operation_id,
         "agent": run.agent, "user": run.user, "trigger": run.trigger, "time_zone": run.time_zone,
+        "replay_of": run.replay_of, "forked_at": run.forked_at,
         "retryable": run.retryable, "cancelling": run.cancelling, "error": run.error,
         "tokens": {"input": tokens_in, "output": tokens_out},
         "accepted_at": stamp(run.accepted_at), "ended_at": stamp(run.ended_at),
@@ -39,13 +41,23 @@ def effect_body(effect: Effect) -> dict[str, Any]:
         "blob": effect.blob, "size": effect.size,
         "evidence": effect.evidence,
         "started_at": stamp(effect.started_at), "ended_at": stamp(effect.ended_at), "deadline": stamp(effect.deadline),
+        "reuses": effect.reuses,
     }  # fmt: skip
+
+
+def verdict_body(verdict: ReplayVerdict) -> dict[str, Any]:
+    effects = [
+        {"id": e.id, "run": e.run, "tool": e.tool, "class": e.effect, "state": e.state, "at": stamp(e.at), "do": e.do}
+        for e in verdict.effects
+    ]
+    return {"run": verdict.run, "kind": verdict.kind, "reasons": list(verdict.reasons), "effects": effects}
 
 
 def session_body(session: Session) -> dict[str, Any]:
     return {
         "id": session.id, "revision": session.revision, "title": session.title,
-        "state": values.encode(session.state), "updated_at": stamp(session.updated_at),
+        "parent": session.parent,
+        "orphaned": session.orphaned, "state": values.encode(session.state), "updated_at": stamp(session.updated_at),
     }  # fmt: skip
 
 

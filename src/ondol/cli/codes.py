@@ -35,7 +35,7 @@ def of_error(error: OndolError) -> int:
             return NOT_FOUND
         case (
             errors.OperationMismatch() | errors.OperationExpired() | errors.RevisionConflict() | errors.SessionBusy()
-            | errors.AlreadyDecided() | errors.AskClosed() | CannotGoOn()
+            | errors.AlreadyDecided() | errors.AskClosed() | errors.ReplayUnsafe() | CannotGoOn()
         ):  # fmt: skip
             return CONFLICT
         case errors.InvalidInput():

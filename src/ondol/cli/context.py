@@ -27,11 +27,14 @@ async def context(
     if not cli.out.for_people:
         body = {
             "run": seen.run, "step": seen.step, "hash": seen.hash, "matches": seen.matches,
-            "definition": values.encode(seen.definition), "messages": [message_body(m) for m in seen.messages],
+            "incomplete": seen.incomplete, "definition": values.encode(seen.definition),
+            "messages": [message_body(m) for m in seen.messages],
         }  # fmt: skip
         cli.out.bodies([(seen.run, body)], one=True)
         return
     proof = "as recorded" if seen.matches else "DIFFERENT FROM WHAT WAS RECORDED: do not rely on it"
+    if seen.incomplete:
+        proof = "the session that this one goes on from was erased, and that part is missing here"
     tools = [tool["name"] for tool in seen.definition.get("tools", [])]
     if outputs.blobs_of(seen.messages):
         tools.append(outputs.READ_MORE.name)

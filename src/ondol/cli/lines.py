@@ -13,6 +13,11 @@ from ondol.events import Event
 from ondol.handles import Ask
 from ondol.showing import called, safe, short
 
+_SAID_BY = {
+    "tool": "", "check": " (check says so)", "person": " (a person says so)", "recorded": " (recorded, not made again)",
+    "stub": " (made up, not made)",
+}  # fmt: skip
+
 
 def happened(event: Event) -> str:
     """What an event says, beside its type."""
@@ -20,6 +25,13 @@ def happened(event: Event) -> str:
     match event.type:
         case "run.accepted":
             said = f"agent {d['agent']}, session {d['session']}"
+        case "run.origin" if d.get("at_step"):
+            said = f"fork of run {d['of']} at step {d['at_step']}, later writes: {d['effects']}"
+        case "run.origin":
+            forced = f", forced by {d['by']}: {d['why']}" if d.get("by") else ""
+            said = f"replay of run {d['of']}{forced}"
+        case "run.replayed":
+            said = f"by run {d['run']}, so it will not go on"
         case "run.queued":
             said = d["why"] + (f", its process died ({d['deaths']} in a row)" if d.get("deaths") else "")
         case "run.waiting":
@@ -47,10 +59,11 @@ def happened(event: Event) -> str:
             call = called(d["tool"], values.decode(d["arguments"])) if "arguments" in d else d["tool"]
             said = f"{call} {d.get('class', d['effect'])}" + (f", ask {d['ask']}" if d.get("ask") else "")
             said += f", step {d['place']} of {d['parent']}" if "parent" in d else ""
+            said += f", has the outcome of {d['reuses']}" if d.get("reuses") else ""
         case "effect.started":
             said = f"{d['tool']} attempt {d['attempt']}"
         case "effect.succeeded":
-            how = {"tool": "", "check": " (check says so)", "person": " (a person says so)"}[d.get("by", "tool")]
+            how = _SAID_BY[d.get("by", "tool")]
             said = f"{d['tool']}{how}" + (f": {short(values.plain_text(d['result']))}" if "result" in d else "")
             said += f" ({d['size']} bytes, blob {d['blob']})" if "blob" in d else ""
             said += f" (warning: {d['warning']})" if d.get("warning") else ""
@@ -81,7 +94,10 @@ def of_effect(event: Event) -> str | None:
     d = event.data
     match event.type:
         case "effect.succeeded":
-            how = {"tool": "done", "check": "done: check found that it happened", "person": "done: a person says so"}
+            how = {
+                "tool": "done", "check": "done: check found that it happened", "person": "done: a person says so",
+                "recorded": "recorded: not made again", "stub": "made up: not made",
+            }  # fmt: skip
             return f"{safe(d['tool']):<16} {how[d.get('by', 'tool')]}"
         case "effect.failed":
             return f"{safe(d['tool']):<16} failed: {safe(short(d.get('reason', '')))}"

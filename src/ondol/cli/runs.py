@@ -18,9 +18,8 @@ from ondol.cli.run import AgentName, Model, drive
 from ondol.cli.surface import By, Cli, Id, Ids, Limit, noun, verb
 from ondol.errors import InvalidInput, OndolError, RunWaiting
 from ondol.events import Event
-from ondol.handles import Ask, Effect, Run
+from ondol.handles import Ask, Effect, Lineage, Run
 from ondol.journal import RunStatus
-from ondol.messages import Attachment
 from ondol.runtime import Runtime
 from ondol.showing import called
 
@@ -71,12 +70,13 @@ async def show(cli: Cli, id: Ids) -> None:
     async def show_one(rt: Runtime, one: str) -> tuple[str, Any]:
         run = await rt.get_run(one)
         effects, asks = await run.effects(), await run.asks(state=None)
-        events = await _so_far(run)
+        events, lineage = await _so_far(run), await run.lineage()
         if cli.out.for_people:
-            await _print(cli, rt, run, effects, asks, events)
+            await _print(cli, rt, run, lineage, effects, asks, events)
         return run.id, run_body(run) | {
             "effects": [effect_body(e) for e in effects], "asks": [ask_body(a) for a in asks],
             "events": [event_body(e) for e in events],
+            "replays": [r.id for r in lineage.replays], "forks": [r.id for r in lineage.forks],
         }  # fmt: skip
 
     await cli.for_each(id, show_one)
@@ -93,12 +93,18 @@ async def _so_far(run: Run) -> list[Event]:
     return events
 
 
-async def _print(cli: Cli, rt: Runtime, run: Run, effects: list[Effect], asks: list[Ask], events: list[Event]) -> None:
+async def _print(
+    cli: Cli, rt: Runtime, run: Run, lineage: Lineage, effects: list[Effect], asks: list[Ask], events: list[Event]
+) -> None:
     out, zone = cli.out, run.time_zone
     error = run.error
     out.fields([
         ("run", run.id), ("state", "cancelling" if run.cancelling else run.status), ("agent", run.agent),
         ("session", run.session), ("operation", run.operation_id), ("user", run.user), ("trigger", run.trigger),
+        ("replay of", run.replay_of if run.forked_at is None else None),
+        ("fork of", run.replay_of and f"{run.replay_of} at step {run.forked_at}" if run.forked_at else None),
+        ("replayed by", ", ".join(r.id for r in lineage.replays) or None),
+        ("forked as", ", ".join(r.id for r in lineage.forks) or None),
         ("zone", zone), ("accepted", when(run.accepted_at, zone)),
         ("ended", when(run.ended_at, zone) if run.ended_at else None),
         ("tokens", "{} in, {} out".format(*(text(n) for n in run.tokens))),
@@ -140,13 +146,19 @@ def _with_steps(effects: Sequence[Effect]) -> Iterator[tuple[int, Effect]]:
     return of(None, 0)
 
 
+def _why(effect: Effect) -> str:
+    if effect.reuses is not None:
+        return f"as {effect.reuses}"
+    return "" if effect.state == "succeeded" else effect.reason or ""
+
+
 EFFECT_COLUMNS: list[Column[tuple[int, Effect]]] = [
     Column("ID", lambda row: row[1].id),
     Column("CALL", lambda row: "  " * row[0] + called(row[1].tool, row[1].arguments)),
     Column("CLASS", lambda row: row[1].effect),
     Column("STATE", lambda row: row[1].state),
     Column("ATTEMPT", lambda row: row[1].attempt),
-    Column("WHY", lambda row: "" if row[1].state == "succeeded" else row[1].reason or ""),
+    Column("WHY", lambda row: _why(row[1])),
 ]
 
 _ASK_COLUMNS: list[Column[Ask]] = [
@@ -283,27 +295,11 @@ async def _resume(
             else:
                 cli.out.bodies([(run.id, run_body(run))], one=True)
             return codes.OK
-        start = await _again(rt, run) if run.status == "failed" else None
 
-    async def find_or_start(rt: Runtime, name: str) -> Run:
-        if start is None:
-            return await rt.get_run(id)
-        words, attachments = start
-        return await rt.start(
-            name, words, session=None if run.session == "s_" + run.id[2:] else run.session, user=run.user,
-            operation_id=run.operation_id, attachments=attachments, time_zone=run.time_zone,
-        )  # fmt: skip
+    async def find(rt: Runtime, name: str) -> Run:
+        return await rt.resume(id)
 
-    return await drive(cli, app, find_or_start, model=model, agent=agent)
-
-
-async def _again(rt: Runtime, run: Run) -> tuple[str, list[bytes]]:
-    """What the run was asked, to be sent once more under the same operation id."""
-    for message in await run.messages():
-        if message.role == "user" and message.origin is None:
-            digests = [p.digest for p in message.parts if isinstance(p, Attachment)]
-            return message.text, [await rt.get_blob(d) for d in digests]
-    raise InvalidInput(f"the input of run {run.id} is not stored any more: start a new operation")
+    return await drive(cli, app, find, model=model, agent=agent)
 
 
 async def say_who_drives(cli: Cli, rt: Runtime, run: Run) -> None:

@@ -55,6 +55,7 @@ async def show(cli: Cli, id: Ids) -> None:
 def _print(cli: Cli, session: Session, runs: list[Run], said: list[SessionMessage]) -> None:
     cli.out.fields([
         ("session", session.id), ("revision", session.revision), ("title", session.title),
+        ("goes on from", "a session that was erased" if session.orphaned else session.parent),
         ("state", compact(values.encode(session.state)) if session.state else None),
         ("changed", when(session.updated_at, None)),
     ])  # fmt: skip

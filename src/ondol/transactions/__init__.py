@@ -8,11 +8,12 @@ Who may write: the holder of a run names its ``Claim`` and touches nothing unles
 claim. Everybody else inserts a signal while a run is held, and acts at once where nobody holds it, raising the fence.
 """
 
-from ondol.transactions.accepting import REPLY_KEPT, Accepted, IfBusy, NewRun, accept
+from ondol.transactions.accepting import REPLY_KEPT, Accepted, IfBusy, NewRun, accept, resume
 from ondol.transactions.deciding import Decided, decide
 from ondol.transactions.driving import (
     AskedAgain,
     Claimed,
+    Given,
     Outcome,
     PlannedCall,
     answer,
@@ -39,12 +40,14 @@ from ondol.transactions.ending import (
 )
 from ondol.transactions.housekeeping import drop_unused_blobs, keep_blob, set_meta
 from ondol.transactions.pieces import Claim, checked_body, run_row
+from ondol.transactions.replaying import NewReplay, accept_replay, read_family
 from ondol.transactions.sessions import delete_session, write_session
-from ondol.transactions.signals import CLOCK, DECISIONS, Decision, absorb
+from ondol.transactions.signals import CLOCK, CONFIRMED, DECISIONS, Decision, absorb
 from ondol.transactions.statements import STATEMENTS, Row, Statement, Tx, with_conditions
 
 __all__ = [
     "CLOCK",
+    "CONFIRMED",
     "DECISIONS",
     "REPLY_KEPT",
     "STATEMENTS",
@@ -56,7 +59,9 @@ __all__ = [
     "Decided",
     "Decision",
     "Ended",
+    "Given",
     "IfBusy",
+    "NewReplay",
     "NewRun",
     "Outcome",
     "PlannedCall",
@@ -65,6 +70,7 @@ __all__ = [
     "Tx",
     "absorb",
     "accept",
+    "accept_replay",
     "answer",
     "ask_again",
     "cancel",
@@ -82,8 +88,10 @@ __all__ = [
     "park_changed",
     "park_restored",
     "plan_step",
+    "read_family",
     "recover",
     "release",
+    "resume",
     "run_row",
     "set_meta",
     "started",

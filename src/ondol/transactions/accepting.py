@@ -62,7 +62,7 @@ def accept(new: NewRun, at: int) -> Tx[Accepted]:
         ("run.unfinished_in_session", of_session),
     ]
     if known:
-        return (yield from _known(RunRow(*known[0]), new, at))
+        return (yield from known_operation(RunRow(*known[0]), new.fingerprint, at))
     session = SessionRow(*session_rows[0]) if session_rows else None
     if new.expected_revision is not None:
         actual = session.revision if session else 0
@@ -100,7 +100,7 @@ def accept(new: NewRun, at: int) -> Tx[Accepted]:
         "operation_id": new.operation_id, "fingerprint": new.fingerprint, "agent": new.agent,
         "definition": new.definition_digest, "trigger": new.trigger, "door": new.door,
         "zone": new.zone or known_zone or new.default_zone,
-        "place": place, "at": at,
+        "place": place, "at": at, "next_seq": 2, "family": None, "replay_of": None, "forked_at": None,
     }  # fmt: skip
     definition = {"tenant": new.tenant, "digest": new.definition_digest, "body": new.definition}
     *_, inserted = yield [
@@ -127,20 +127,29 @@ def _interrupt(new: NewRun, first: str, at: int) -> Tx[Cancelled]:
     return (yield from stop(run_row(rows, first), last, at))
 
 
-def _known(run: RunRow, new: NewRun, at: int) -> Tx[Accepted]:
+def known_operation(run: RunRow, fingerprint: str, at: int) -> Tx[Accepted]:
     """The same operation id again: the table of the contract, row by row."""
-    if run.fingerprint != new.fingerprint:
+    if run.fingerprint != fingerprint:
         raise OperationMismatch(
-            f"operation {new.operation_id!r} was used before with another agent, session, input or attachment: "
+            f"operation {run.operation_id!r} was used before with another agent, session, input or attachment: "
             "choose a new operation id"
         )
     if run.state == "completed":
         if run.reply is None or (run.ended_at or 0) + REPLY_KEPT <= at:
             raise OperationExpired(
-                f"operation {new.operation_id!r} was completed by run {run.id}, its reply is no longer kept: "
+                f"operation {run.operation_id!r} was completed by run {run.id}, its reply is no longer kept: "
                 "read the session, or choose a new operation id"
             )
         return Accepted(run, created=False, wake=False)
+    if run.state == "failed" and run.retryable:
+        return (yield from _retry(run, at))
+    return Accepted(run, created=False, wake=run.state == "queued")
+
+
+def resume(tenant: str, run_id: str, at: int) -> Tx[Accepted]:
+    """As its operation, sent again: a run that failed for now goes on, any other stays as it is."""
+    (rows,) = yield [("run.get", {"tenant": tenant, "run": run_id})]
+    run = run_row(rows, run_id)
     if run.state == "failed" and run.retryable:
         return (yield from _retry(run, at))
     return Accepted(run, created=False, wake=run.state == "queued")

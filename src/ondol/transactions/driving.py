@@ -106,6 +106,13 @@ def note_down(
     return batch
 
 
+class Given(NamedTuple):
+    """The outcome of a call that is not made, with its stored result."""
+
+    entry: events.EffectSucceeded
+    body: str
+
+
 class PlannedCall(NamedTuple):
     """One call of an answer. ``refusal`` is the stored result of a call that is refused at once."""
 
@@ -119,6 +126,18 @@ class PlannedCall(NamedTuple):
     expires_at: int | None = None
     refusal: str | None = None
     refusal_reason: str = ""
+    given: Given | None = None
+
+    @property
+    def result(self) -> str | None:
+        """The stored result of a call that has its outcome by now."""
+        return self.refusal if self.given is None else self.given.body
+
+    @property
+    def state(self) -> effects.EffectState:
+        if self.given is not None:
+            return "succeeded"
+        return "failed" if self.refusal is not None else "asked" if self.entry.ask else "planned"
 
 
 def _spent(used: Mapping[str, Usage]) -> dict[str, Any]:
@@ -157,17 +176,19 @@ def answer(
 def _planned(claim: Claim, user_id: str, at: int, call: PlannedCall) -> tuple[list[events.Entry], list[Statement]]:
     """A planned effect with its decision and, where needed, its ask."""
     planned = call.entry
-    state: effects.EffectState = "failed" if call.refusal is not None else "asked" if planned.ask else "planned"
     entries: list[events.Entry] = [planned]
     writes: list[Statement] = [("effect.insert", {
         "tenant": claim.tenant, "run": claim.run, "session": claim.session, "ordinal": planned.call,
         "tool": planned.tool, "effect": planned.effect, "call_id": call.call_id, "reply": call.reply,
-        "arguments": call.arguments, "state": state, "decision": call.decision, "parent": planned.parent,
-        "place": planned.place,
+        "arguments": call.arguments, "state": call.state, "decision": call.decision, "parent": planned.parent,
+        "place": planned.place, "reuses": planned.reuses,
     })]  # fmt: skip
-    if call.refusal is not None:
+    if call.given is not None:
+        entries.append(call.given.entry)
+    elif call.refusal is not None:
         entries.append(events.EffectFailed(call=planned.call, reason=call.refusal_reason))
-        writes.append(message_row(claim.tenant, claim.run, call.reply, call.refusal))
+    if call.result is not None:
+        writes.append(message_row(claim.tenant, claim.run, call.reply, call.result))
     if planned.ask:
         entries.append(events.AskOpened(ask=planned.ask, ask_kind="approval", call=planned.call))
         writes.append(ask_row(
@@ -337,7 +358,9 @@ def commit(
     append, batch = append_entries(claim.tenant, claim.run, claim.fence, seq, at, entries)
     body = values.dumps({**reply, "revision": revision})
     done = {"reply": body, "reply_sum": journal.content_checksum(RunRow.what_was_replied(claim.run), body)}
-    writes: list[Statement] = [append, ("run.complete", key | done | {"base": base, "at": at})]
+    before = (None, None) if state is None else committed[0][2:]
+    done |= {"base": base, "state_before": before[0], "state_before_sum": before[1], "at": at}
+    writes: list[Statement] = [append, ("run.complete", key | done)]
     if state is not None:
         kept = journal.content_checksum(SessionRow.what_is_kept(claim.session), state)
         writes.append(("session.state", of_session | {"state": state, "state_sum": kept}))

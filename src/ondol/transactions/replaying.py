@@ -1,13 +1,18 @@
-"""What is looked at, and written, when a run is replayed?"""
+"""What is looked at, and written, when a run is replayed (its T0)?"""
 
 from __future__ import annotations
 
-from ondol import messages
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from ondol import events, ids, journal, messages, replay
+from ondol.errors import ReplayUnsafe
 from ondol.messages import Attachment
-from ondol.records import EffectRow, RunRow
-from ondol.replay import Family, Member
-from ondol.transactions.pieces import checked_body, run_row
-from ondol.transactions.statements import Tx
+from ondol.records import EffectRow, RunRow, SessionRow
+from ondol.replay import By, Family, Member
+from ondol.transactions.accepting import Accepted, known_operation
+from ondol.transactions.pieces import act_row, append_entries, checked_body, message_row, run_row, touch
+from ondol.transactions.statements import Statement, Tx
 
 
 def read_family(tenant: str, run_id: str) -> Tx[Family]:
@@ -17,7 +22,7 @@ def read_family(tenant: str, run_id: str) -> Tx[Family]:
     run = run_row(rows, run_id)
     of_family = {"tenant": tenant, "family": run.family or run.id}
     body = checked_body(run.id, *inputs[0]) if inputs else None
-    attached = [p for p in messages.loads(body).parts if isinstance(p, Attachment)] if body else []
+    attached = _attached(body) if body else []
     runs, effects, *blobs = yield [
         ("run.family", of_family),
         ("effect.of_family", of_family),
@@ -26,3 +31,124 @@ def read_family(tenant: str, run_id: str) -> Tx[Family]:
     done = [EffectRow(*r) for r in effects]
     members = [Member(RunRow(*row), bool(kept), tuple(e for e in done if e.run == row[1])) for *row, kept in runs]
     return Family(run, tuple(members), body, tuple(a.name for a, b in zip(attached, blobs, strict=True) if not b))
+
+
+def _attached(body: str) -> list[Attachment]:
+    return [p for p in messages.loads(body).parts if isinstance(p, Attachment)]
+
+
+class NewReplay(NamedTuple):
+    """All that T0 of a replay is told. ``clock_now``: the model is shown the time as it is, not as it was recorded."""
+
+    tenant: str
+    run: str
+    of: str
+    operation_id: str
+    fingerprint: str
+    door: str
+    zone: str | None  # in place of the recorded one
+    clock_now: bool
+    force: By | None
+
+
+def accept_replay(new: NewReplay, at: int) -> Tx[Accepted]:
+    """T0 of a replay. A known operation is answered before the verdict is looked at.
+
+    What the family has done is read in the transaction that accepts the replay, and what its guard may reuse is
+    written down with it. From here on no other member goes on by itself: the guard would not know what it does.
+
+    Raises:
+        ReplayUnsafe: it is blocked, or guarded and nobody forces it.
+    """
+    family = yield from read_family(new.tenant, new.of)
+    of = family.run
+    key = {"tenant": new.tenant, "user_id": of.user_id, "operation_id": new.operation_id}
+    (known,) = yield [("run.by_operation", key)]
+    if known:
+        return (yield from known_operation(RunRow(*known[0]), new.fingerprint, at))
+    verdict = replay.verdict(family)
+    if (why := replay.needs(verdict, forced=new.force is not None)) is not None:
+        raise ReplayUnsafe(why, verdict)
+    guarded = verdict.kind == "guarded"
+    origin = events.RunOrigin(
+        of=of.id,
+        effects="guard" if guarded else "free",
+        clock=None if new.clock_now else (yield from _began(of)),
+        by=new.force.name if new.force else "",
+        why=new.force.why if new.force else "",
+        pool=[list(r) for r in replay.recorded(family.members)] if guarded else [],
+    )
+    if new.force is not None:
+        yield [act_row(new.tenant, at, new.force.name, new.door, "run.replay", of.id, new.force.why)]
+    for member, _, _ in family.members:
+        if member.retryable:
+            no_more: Statement = ("run.replayed", {"tenant": new.tenant, "run": member.id})
+            yield from touch(member, at, [events.RunReplayed(run=new.run)], [no_more])
+    if of.state == "completed":
+        assert of.base is not None
+        session, place = yield from _branch(new, of, of.base, at)
+    else:
+        session, in_queue = of.session, {"tenant": new.tenant, "session": of.session, "zone": new.zone}
+        ((placed,),) = yield [("session.place", in_queue)]
+        place = placed[0]
+    assert family.input is not None
+    copied = _Copied(
+        [events.RunAccepted(agent=of.agent, session=session, trigger=of.trigger), origin], {1: family.input}
+    )
+    return (yield from _insert(new, of, session, place, copied, at))
+
+
+def _began(of: RunRow) -> Tx[int]:
+    """The instant that the run was shown as the one of its acceptance."""
+    if of.replay_of is None:
+        return of.accepted_at
+    (stored,) = yield [("entry.list", {"tenant": of.tenant, "run": of.id, "after": 0})]
+    origin = journal.fold(journal.loads(of.id, *r) for r in stored).origin
+    return of.accepted_at if origin is None or origin.clock is None else origin.clock
+
+
+def _branch(new: NewReplay, of: RunRow, until: int, at: int) -> Tx[tuple[str, int]]:
+    """A new session with what was said in the run's session below the sequence ``until``, and with the state of then.
+    Returns it and a place in its queue."""
+    session, of_parent = ids.session_of(new.run), {"tenant": of.tenant, "session": of.session}
+    rows, changed = yield [("session.get", of_parent), ("session.state_before", of_parent | {"until": until})]
+    parent = SessionRow(*rows[0])
+    if changed:
+        parent = parent._replace(state=changed[0][0], state_sum=changed[0][1])
+    state = parent.checked_state()
+    yield [("session.branch", {
+        "tenant": of.tenant, "session": session, "parent": of.session, "until": until, "at": at, "state": state,
+        "state_sum": journal.content_checksum(SessionRow.what_is_kept(session), state),
+        "zone": new.zone or parent.zone,
+    })]  # fmt: skip
+    return session, 0
+
+
+class _Copied(NamedTuple):
+    """The first entries of a run, and the bodies of its first messages, by ordinal."""
+
+    entries: Sequence[events.Entry]
+    bodies: Mapping[int, str]
+
+
+def _insert(new: NewReplay, of: RunRow, session: str, place: int, copied: _Copied, at: int) -> Tx[Accepted]:
+    append, _ = append_entries(new.tenant, new.run, 0, 1, at, copied.entries)
+    row = {
+        "tenant": new.tenant, "run": new.run, "session": session, "user_id": of.user_id,
+        "operation_id": new.operation_id, "fingerprint": new.fingerprint, "agent": of.agent,
+        "definition": of.definition, "trigger": of.trigger, "door": new.door, "zone": new.zone or of.zone,
+        "place": place, "at": at, "next_seq": 1 + len(copied.entries), "family": of.family or of.id,
+        "replay_of": of.id, "forked_at": None,
+    }  # fmt: skip
+    key = {"tenant": new.tenant, "run": new.run}
+    blobs = {a.digest: a.size for body in copied.bodies.values() for a in _attached(body)}
+    *_, inserted, first = yield [
+        ("run.insert", row),
+        append,
+        *(message_row(new.tenant, new.run, ordinal, body) for ordinal, body in copied.bodies.items()),
+        *(("blob.insert", {"tenant": new.tenant, "digest": d, "size": n, "at": at}) for d, n in blobs.items()),
+        *(("blob.use", key | {"digest": d}) for d in blobs),
+        ("run.get", key),
+        ("run.unfinished_in_session", {"tenant": new.tenant, "session": session}),
+    ]
+    return Accepted(RunRow(*inserted[0]), created=True, wake=first[0][0] == new.run)

@@ -64,6 +64,7 @@ def delete_session(
         raise SessionBusy(session, parked[0][0], "parked")
     if unknown and not with_unknown:
         raise SessionBusy(session, unknown[0][0], f"effect {ids.effect_id(*unknown[0])} unknown")
+    yield from _orphan(tenant, session)
     erased = (
         "message.erase", "entry.erase", "effect.erase", "ask.erase", "run.erase", "blob.loosen_of_session",
         "blob.used_by_session",
@@ -75,3 +76,14 @@ def delete_session(
         ("session.get", of_session),
     ]
     return SessionRow(*after[0])
+
+
+def _orphan(tenant: str, session: str) -> Tx[None]:
+    """Sessions that go on from an erased one do not show that part any more, nor do those that go on from them.
+
+    The instant of their making moves with it, so that no process goes on with a history that it has at hand.
+    """
+    name, parents = "session.orphan", [session]
+    while parents:
+        found = yield [(name, {"tenant": tenant, "session": parent}) for parent in parents]
+        name, parents = "session.orphan_below", [child for rows in found for (child,) in rows]

@@ -48,6 +48,7 @@ class Decision:
 
 
 STOPS = ("cancel", "interrupt")  # signals that ask a run to stop
+CONFIRMED = "done (confirmed by a person)"  # where that person gave no result
 CLOCK = "clock"  # the door through which an ask expires
 DECISIONS: Mapping[str, tuple[str, ...]] = {
     "approval": ("approve", "deny", "expire"),
@@ -101,12 +102,15 @@ def _settlement(
         case "happened":
             entries = [decided, events.EffectResolved(call=call, outcome="happened")]
             entries.append(events.EffectSucceeded(call=call, by="person"))
-            result = decision.result if decision.result is not None else "done (confirmed by a person)"
-            return entries, [ends("succeeded"), *([] if ended else [replies(result, error=False)])]
+            result = decision.result if decision.result is not None else CONFIRMED
+            return entries, [ends("succeeded"), replies(result, error=False)]
         case "not_happened":
             entries = [decided, events.EffectResolved(call=call, outcome="not_happened")]
             if ended:
-                return [*entries, events.EffectFailed(call=call, reason="it did not happen")], [ends("failed")]
+                reason = "it did not happen"
+                return [*entries, events.EffectFailed(call=call, reason=reason)], [
+                    ends("failed"), replies(reason, error=True),
+                ]  # fmt: skip
             return entries, [("effect.set", setting | {"state": "approved"})]
         case _:
             return [decided, events.EffectResolved(call=call, outcome="give_up")], []

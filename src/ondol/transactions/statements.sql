@@ -53,9 +53,9 @@ SELECT count(*) FROM runs WHERE tenant = :tenant AND session = :session AND stat
 
 -- name: run.insert
 INSERT INTO runs (tenant, id, session, user_id, operation_id, fingerprint, agent, definition, trigger, door, zone,
-  state, place, next_seq, accepted_at, updated_at)
+  state, place, next_seq, accepted_at, updated_at, family, replay_of, forked_at)
 VALUES (:tenant, :run, :session, :user_id, :operation_id, :fingerprint, :agent, :definition, :trigger, :door, :zone,
-  'queued', :place, 2, :at, :at)
+  'queued', :place, :next_seq, :at, :at, :family, :replay_of, :forked_at)
 
 -- name: run.claim
 UPDATE runs SET state = 'running', fence = fence + 1, owner = :owner, next_seq = next_seq + 1, updated_at = :at,
@@ -113,7 +113,8 @@ UPDATE runs SET state = 'waiting', owner = NULL, deaths = 0 WHERE tenant = :tena
 UPDATE runs SET state = 'parked', owner = NULL, deaths = 0, error = :error WHERE tenant = :tenant AND id = :run
 
 -- name: run.complete
-UPDATE runs SET state = 'completed', owner = NULL, reply = :reply, reply_sum = :reply_sum, base = :base, ended_at = :at, wrote = 0
+UPDATE runs SET state = 'completed', owner = NULL, reply = :reply, reply_sum = :reply_sum, base = :base,
+  state_before = :state_before, state_before_sum = :state_before_sum, ended_at = :at, wrote = 0
 WHERE tenant = :tenant AND id = :run
 
 -- name: run.queue_again
@@ -139,8 +140,12 @@ UPDATE runs SET told = 2 WHERE tenant = :tenant AND id = :run AND told = 1
 SELECT id, agent, deaths FROM runs WHERE tenant = :tenant AND session = :session AND state IN ('queued', 'running', 'waiting')
 ORDER BY place LIMIT 1
 
+-- name: run.replayed
+UPDATE runs SET retryable = 0 WHERE tenant = :tenant AND id = :run
+
 -- name: run.erase
-UPDATE runs SET reply = NULL, reply_sum = NULL, base = NULL, error = NULL, retryable = 0, told = 1 WHERE tenant = :tenant AND session = :session
+UPDATE runs SET reply = NULL, reply_sum = NULL, base = NULL, state_before = NULL, state_before_sum = NULL, error = NULL,
+  retryable = 0, told = 1 WHERE tenant = :tenant AND session = :session
 
 -- Sorted by who asks: a claim finds most of these empty, and SQLite would prepare to sort all the same.
 -- name: run.untold
@@ -192,6 +197,7 @@ SELECT r.base + m.ordinal, m.run, m.ordinal, m.body, m.sum FROM runs r
 JOIN messages m ON m.tenant = r.tenant AND m.run = r.id AND m.ordinal >= 0
 WHERE r.tenant = :tenant AND r.session = :session AND r.base + m.ordinal > :after AND r.base >= coalesce(
   (SELECT max(base) FROM runs b WHERE b.tenant = :tenant AND b.session = :session AND b.base <= :after), 0)
+  AND (:until IS NULL OR r.base < :until)
 ORDER BY r.base, m.ordinal LIMIT :limit
 
 -- name: message.erase
@@ -207,6 +213,22 @@ ORDER BY id LIMIT :limit
 -- name: session.insert
 INSERT INTO sessions (tenant, id, revision, state, next_message, next_place, zone, created_at, updated_at)
 VALUES (:tenant, :session, 0, '{}', 0, :next_place, :zone, :at, :at)
+
+-- The state of a session before the first of its later runs that changed it.
+-- name: session.state_before
+SELECT state_before, state_before_sum FROM runs
+WHERE tenant = :tenant AND session = :session AND base >= :until AND state_before IS NOT NULL ORDER BY base LIMIT 1
+
+-- name: session.branch
+INSERT INTO sessions (tenant, id, revision, state, state_sum, next_message, next_place, zone, created_at, updated_at, parent,
+  parent_until)
+VALUES (:tenant, :session, 0, :state, :state_sum, :until, 1, :zone, :at, :at, :parent, :until)
+
+-- name: session.orphan
+UPDATE sessions SET parent = NULL, created_at = created_at + 1 WHERE tenant = :tenant AND parent = :session RETURNING id
+
+-- name: session.orphan_below
+UPDATE sessions SET created_at = created_at + 1 WHERE tenant = :tenant AND parent = :session RETURNING id
 
 -- name: session.again
 UPDATE sessions SET deleted_at = NULL, revision = revision + 1, next_place = :next_place, zone = :zone, updated_at = :at,
@@ -225,7 +247,7 @@ RETURNING revision
 -- name: session.commit
 UPDATE sessions SET revision = revision + 1, next_message = next_message + :n, updated_at = :at
 WHERE tenant = :tenant AND id = :session AND revision = :head
-RETURNING revision, next_message - :n, state
+RETURNING revision, next_message - :n, state, state_sum
 
 -- name: session.write
 UPDATE sessions SET revision = revision + 1, state = coalesce(:state, state),
@@ -252,9 +274,9 @@ SELECT body FROM definitions WHERE tenant = :tenant AND digest = :digest
 
 -- name: effect.insert
 INSERT INTO effects (tenant, run, session, ordinal, tool, effect, call_id, reply, arguments, state, decision, parent,
-  place, run_n)
+  place, reuses, run_n)
 VALUES (:tenant, :run, :session, :ordinal, :tool, :effect, :call_id, :reply, :arguments, :state, :decision, :parent,
-  :place, (SELECT n FROM runs r WHERE r.tenant = :tenant AND r.id = :run))
+  :place, :reuses, (SELECT n FROM runs r WHERE r.tenant = :tenant AND r.id = :run))
 
 -- name: effect.start
 UPDATE effects SET state = 'started', attempt = :attempt, deadline = :deadline, started_at = coalesce(started_at, :at)

@@ -5,13 +5,16 @@ ALTER TABLE runs ADD COLUMN family TEXT;            -- the first run of its fami
 ALTER TABLE runs ADD COLUMN replay_of TEXT;         -- the run that this one replays, or is a fork of
 ALTER TABLE runs ADD COLUMN forked_at INTEGER;      -- a fork: its first own step
 ALTER TABLE runs ADD COLUMN state_before TEXT;      -- the session's state before its commit, where the commit changed it
+ALTER TABLE runs ADD COLUMN state_before_sum INTEGER;
 ALTER TABLE sessions ADD COLUMN parent TEXT;        -- whose messages below parent_until come first; NULL: nobody's, or erased
 ALTER TABLE sessions ADD COLUMN parent_until INTEGER;
 ALTER TABLE effects ADD COLUMN reuses TEXT;         -- the effect whose recorded outcome it has
 CREATE INDEX runs_family ON runs (tenant, family) WHERE family IS NOT NULL;
+CREATE INDEX runs_changed_state ON runs (tenant, session, base) WHERE state_before IS NOT NULL;
 CREATE INDEX sessions_parent ON sessions (tenant, parent) WHERE parent IS NOT NULL;
 INSERT INTO sqlite_stat1 (tbl, idx, stat) VALUES
   ('runs', 'runs_family', '10000 10000 2'),
+  ('runs', 'runs_changed_state', '100000 100000 10 1'),
   ('sessions', 'sessions_parent', '10000 10000 2');
 
 -- What of a call's result could not be recorded as it was.
