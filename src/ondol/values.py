@@ -94,7 +94,10 @@ def _encode_key(key: Any, lost: list[str] | None) -> str:
 
 
 def _decode_key(key: str) -> Any:
-    return _hashable(decode(loads(key[len(TAG) + 1 :]))) if key.startswith(f"{TAG}:") else key
+    try:
+        return _hashable(decode(loads(key[len(TAG) + 1 :]))) if key.startswith(f"{TAG}:") else key
+    except ValueError:  # written before keys were
+        return key
 
 
 class _TooMany(Exception):

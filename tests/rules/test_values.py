@@ -280,14 +280,11 @@ def test_an_encoding_does_not_depend_on_the_decimal_context():
     "written",
     [
         {"$ondol": "later", "v": 1}, {"$ondol": "decimal", "v": "x"}, {"$ondol": "decimal"}, {"$ondol": ["set"]},
-        {"$ondol": "int", "v": "1" * 5000}, {"$ondol": "map", "v": [1]}, {"$ondol": "text", "v": "=="},
+        {"$ondol": "int", "v": "1" * 5000}, {"$ondol": "map", "v": [1]},
         {"$ondol": "date", "v": None}, {"$ondol": "set", "v": 5},
     ],
 )  # fmt: skip
 def test_what_was_never_written_is_returned_as_it_stands(written):
-    if written == {"$ondol": "text", "v": "=="}:
-        assert values.decode(written) == ""
-        return
     assert values.decode(written) == written
 
 
@@ -308,6 +305,7 @@ def test_whatever_the_keys_one_object_can_be_laid_over_another(key):
 def test_an_object_that_was_written_as_a_map_is_read_as_an_object():
     old = values.encode({1: "a", "b": 2})
     assert values.decode_object(old) == {1: "a", "b": 2}
+    assert values.decode_object({"$ondol:mine": 1}) == {"$ondol:mine": 1}
     assert values.decode_object({**values.as_object(old), **values.encode_object({1: "z"})}) == {1: "z", "b": 2}
 
 
