@@ -41,6 +41,7 @@ from ondol.policy import Allow, AskFirst, Deny, PolicyCall, PolicyRules, Rule
 from ondol.replay import By, ReplayEffect, ReplayVerdict
 from ondol.runtime import Runtime
 from ondol.secret import Secret
+from ondol.spending import UsageLine
 from ondol.store import Store
 from ondol.tools import CannotTell, Context, Happened, NotHappened, Tool, tool
 from ondol.toolsets import Toolset, toolset
@@ -58,5 +59,5 @@ __all__ = [
     "ReplayVerdict", "RevisionConflict", "Rule", "Run", "RunCancelled", "RunEnded", "RunExpired", "RunFailed",
     "RunResult", "RunWaiting", "Runtime", "Secret", "SeenContext", "Session", "SessionBusy", "SessionMessage", "Store",
     "StoreBusy", "StoreCorrupt", "StoreError", "StoreFull", "StoreTooNew", "SystemClock", "Text", "TooLarge", "Tool",
-    "ToolCall", "ToolResponse", "ToolSpec", "Toolset", "UnknownPart", "Usage", "tool", "toolset",
+    "ToolCall", "ToolResponse", "ToolSpec", "Toolset", "UnknownPart", "Usage", "UsageLine", "tool", "toolset",
 ]  # fmt: skip

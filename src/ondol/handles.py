@@ -167,10 +167,7 @@ class Run:
     @property
     def usage(self) -> dict[str, Usage]:
         """What its model calls took so far, by model, also where they failed or were cancelled."""
-        if self._row.usage is not None:
-            return usage.loads(self._row.usage)
-        known = Usage(input=self._row.tokens_in, output=self._row.tokens_out)
-        return {} if known == Usage() else {"": known}  # written before it was recorded by model
+        return usage.of_run(self._row.usage, self._row.tokens_in, self._row.tokens_out)
 
     async def refresh(self) -> Run:
         """Read it again."""

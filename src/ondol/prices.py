@@ -51,7 +51,7 @@ class Prices:
 
     def cost(self, used: Mapping[str, Usage]) -> Decimal:
         """What is known of the cost: without the unpriced models, and without what nobody counted."""
-        return sum((p.of(u) for m, u in used.items() if (p := self.of(m)) is not None), Decimal(0))
+        return sum((p.of(u) for m, u in used.items() if (p := self.of(m)) is not None), Decimal(0)).normalize()
 
     def unpriced(self, used: Mapping[str, Usage]) -> list[str]:
         return sorted(m for m in used if self.of(m) is None)

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from ondol import ids, journal, messages
+from ondol import ids, journal, messages, usage
 from ondol.errors import NotFound
 from ondol.records import AskRow, EffectRow, RunRow, SessionRow
+from ondol.spending import RunUsage
 from ondol.transactions import CONFIRMED, Row, Tx, checked_body, run_row, with_conditions
 
 
@@ -66,6 +67,14 @@ def read_some_messages(tenant: str, run: str, ordinals: Iterable[int]) -> Tx[dic
     """Those of the run's messages that are stored."""
     found = yield [("message.one", {"tenant": tenant, "run": run, "ordinal": ordinal}) for ordinal in ordinals]
     return {o: checked_body(run, o, body, total) for rows in found for o, body, total in rows}
+
+
+def page_usage(tenant: str, after: int, since: int | None, until: int | None, limit: int = 1000) -> Tx[list[RunUsage]]:
+    """What runs took, in the order of acceptance: those behind the place ``after``, accepted from ``since`` on and
+    before ``until`` (microseconds since 1970)."""
+    always = {"tenant": tenant, "after": after, "limit": limit}
+    (rows,) = yield [with_conditions("run.usage", always, {"since": since, "until": until})]
+    return [RunUsage(n, agent, session, user, at, usage.of_run(*used)) for n, agent, session, user, at, *used in rows]
 
 
 class StoredMessage(NamedTuple):

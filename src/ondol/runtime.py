@@ -8,6 +8,7 @@ import hashlib
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack, get_args, overload
@@ -24,6 +25,7 @@ from ondol import (
     prices,
     providers,
     queries,
+    spending,
     transactions,
     values,
 )
@@ -60,6 +62,7 @@ from ondol.prices import Prices
 from ondol.records import RunRow
 from ondol.replay import By, ReplayVerdict, verdict
 from ondol.runner import Candidate, Runner, Served
+from ondol.spending import UsageBy, UsageLine
 from ondol.store import Store
 from ondol.streams import Streams
 from ondol.tools import as_sent
@@ -139,7 +142,7 @@ class Runtime:
         self.time_zone = time_zone or getattr(self.clock, "time_zone", None)
         if missing_tool not in get_args(MissingTool):
             raise InvalidInput(f"missing_tool={missing_tool!r} is unknown: say {' or '.join(get_args(MissingTool))}")
-        self.deps, self.door, self._park_missing = deps, door, missing_tool == "park"
+        self.deps, self.door, self.missing_tool = deps, door, missing_tool
         self._streams = Streams()
         self._models: list[Model] = []
         self._served: dict[str, Served] = {}
@@ -167,7 +170,7 @@ class Runtime:
         if self._engine is not None:
             raise NotOpen("this runtime is open already")
         self._served = {name: self._serve(agent) for name, agent in self.agents.items()}
-        runner = Runner(self._journaled, self.clock, self._streams, self.deps, self._park_missing, self.policy)
+        runner = Runner(self._journaled, self.clock, self._streams, self.deps, self.missing_tool == "park", self.policy)
         slots = self.limits.runs or SLOTS
         engine = EmbeddedEngine(self._journaled, self.clock, self._streams, runner, self._served, slots)
         try:
@@ -219,7 +222,7 @@ class Runtime:
         within = agent.limits.within(self.limits)
         if within.cost is None:
             return Bounds(within)
-        prices = self._read_prices()
+        prices = self._read_prices(self.prices)
         if unpriced := [name for name in models if prices.of(name) is None]:
             where = f"it is not in {prices.source}" if prices.source else "there is no price file"
             raise InvalidInput(
@@ -228,15 +231,15 @@ class Runtime:
             )
         return Bounds(within, prices, models[0])
 
-    def _read_prices(self) -> Prices:
+    def _read_prices(self, file: str | Path | None) -> Prices:
         """The prices as they are now; none where no file is named. Raises InvalidInput for one that cannot be read."""
-        if self.prices is None:
+        if file is None:
             return Prices()
         try:
-            text = Path(self.prices).read_text("utf-8")
+            text = Path(file).read_text("utf-8")
         except (OSError, ValueError) as error:
-            raise InvalidInput(f"the price file {self.prices} cannot be read: {error}") from error
-        return prices.parse(text, str(self.prices))
+            raise InvalidInput(f"the price file {file} cannot be read: {error}") from error
+        return prices.parse(text, str(file))
 
     @property
     def _working(self) -> EmbeddedEngine:
@@ -668,6 +671,33 @@ class Runtime:
             Act(at=from_micros(at), by=by, door=door, act=act, subject=subject, note=note)
             for at, by, door, act, subject, note in rows
         ]
+
+    async def usage(
+        self, *, by: UsageBy = "model", since: date | None = None, until: date | None = None,
+        prices: str | Path | None = None, time_zone: str | None = None, tenant: str = DEFAULT_TENANT,
+    ) -> list[UsageLine]:  # fmt: skip
+        """What model calls took and cost, summed up by agent, model, day, session or user.
+
+        A run counts, whole, for the instant at which it was accepted: from ``since`` on, and before ``until``. Days,
+        and instants without an offset, are those of ``time_zone``, by default the runtime's, else UTC. Days come in
+        order, anything else with the most tokens first. ``prices`` is a price file instead of the runtime's own.
+
+        Raises:
+            InvalidInput: there is no such zone, or the price file cannot be read.
+        """
+        if by not in get_args(UsageBy):
+            raise InvalidInput(f"by={by!r} is unknown: say {', '.join(get_args(UsageBy))}")
+        for at in (since, until):
+            if at is not None and not isinstance(at, date):
+                raise InvalidInput(f"{at!r} is no instant: give a date or a datetime")
+        zone = clocks.zone(time_zone or self.time_zone or "UTC")
+        known = self._read_prices(prices or self.prices)
+        first, end = (None if at is None else spending.instant(at, zone) for at in (since, until))
+        sums: spending.Sums = {}
+        after = 0
+        while page := await self._read(queries.page_usage, checked_id("tenant", tenant), after, first, end):
+            sums, after = spending.summed(sums, page, by, zone), page[-1].n
+        return spending.lines(sums, by, known)
 
     # --- sessions -----------------------------------------------------------------------------------------------
 

@@ -108,5 +108,16 @@ def dumps(used: Mapping[str, Usage]) -> str:
     return values.dumps(told)
 
 
+NOT_RECORDED = "(not recorded)"  # the model of runs from before it was recorded
+
+
+def of_run(stored: str | None, tokens_in: int | None, tokens_out: int | None) -> dict[str, Usage]:
+    """The usage of a run by model, from the columns of its row."""
+    if stored is not None:
+        return loads(stored)
+    known = Usage(input=tokens_in, output=tokens_out)
+    return {} if known == Usage() else {NOT_RECORDED: known}
+
+
 def loads(stored: str) -> dict[str, Usage]:
     return {model: Usage(**usage) for model, usage in values.loads(stored).items()}

@@ -6,7 +6,7 @@ import asyncio
 import os
 from dataclasses import dataclass
 
-from ondol import Agent, Context, Runtime, tool
+from ondol import Agent, Context, Deny, Limits, Runtime, tool
 from ondol.testing import ScriptedModel, call, error, text
 
 
@@ -94,14 +94,21 @@ def wrote(line: str) -> str:
 
 writing = Agent(
     "writing",
-    model=ScriptedModel([
-        [call("find_order", order_id="1182")],
-        [call("refund", order_id="1182"), call("send_email", to="kim")],
-        "all done",
-    ]),
+    model=ScriptedModel(
+        [
+            [call("find_order", order_id="1182")],
+            [call("refund", order_id="1182"), call("send_email", to="kim")],
+            "all done",
+        ]
+    ),
     tools=[
         find_order,
         tool(effect="idempotent", name="refund")(lambda order_id: wrote(f"refund {order_id}")),
         tool(effect="once", name="send_email")(lambda to: wrote(f"send_email {to}")),
     ],
+)
+
+bound = Agent("bound", model=ScriptedModel([call("greet", name="kim"), "done"]), tools=[greet])
+strict = Runtime(
+    "sqlite:///bound.db", agents=[bound], policy=lambda wanted: Deny("not here"), limits=Limits(steps=1)
 )  # fmt: skip

@@ -11,7 +11,22 @@ from typing import Any
 import typer
 import typer.core
 
-from ondol.cli import asks, audit, codes, context, db, demo, doctor, effects, explain, init, replays, runs, sessions
+from ondol.cli import (
+    asks,
+    audit,
+    codes,
+    context,
+    db,
+    demo,
+    doctor,
+    effects,
+    explain,
+    init,
+    replays,
+    runs,
+    sessions,
+    usage,
+)
 from ondol.cli import run as run_command
 from ondol.cli.log import show_log
 from ondol.cli.output import say_error, say_failed
@@ -24,7 +39,21 @@ Exit codes: 0 ok, 1 run failed, cancelled or expired, 2 usage, 3 auth, 4 not fou
 person, 7 unknown effect, 130 Ctrl-C."""
 
 
-_ORDER = ("demo", "init", "run", "runs", "asks", "effects", "sessions", "context", "audit", "db", "doctor", "explain")
+_ORDER = (
+    "demo",
+    "init",
+    "run",
+    "runs",
+    "asks",
+    "effects",
+    "sessions",
+    "context",
+    "audit",
+    "usage",
+    "db",
+    "doctor",
+    "explain",
+)
 
 
 class _InOrder(typer.core.TyperGroup):
@@ -68,6 +97,7 @@ app.add_typer(effects.app, name="effects")
 app.add_typer(sessions.app, name="sessions")
 context.add_to(app)
 audit.add_to(app)
+usage.add_to(app)
 doctor.add_to(app)
 app.add_typer(db.app, name="db")
 explain.add_to(app)

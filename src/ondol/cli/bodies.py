@@ -19,6 +19,7 @@ def run_body(run: Run) -> dict[str, Any]:
         "replay_of": run.replay_of, "forked_at": run.forked_at,
         "retryable": run.retryable, "cancelling": run.cancelling, "error": run.error,
         "tokens": {"input": tokens_in, "output": tokens_out},
+        "usage": {model: used._asdict() for model, used in run.usage.items()},
         "accepted_at": stamp(run.accepted_at), "ended_at": stamp(run.ended_at),
     }  # fmt: skip
 

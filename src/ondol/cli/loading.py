@@ -8,8 +8,8 @@ import importlib.util
 import os
 import sys
 import traceback
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,12 +31,13 @@ class App:
     deps: Any = None
     time_zone: str | None = None
     clock: Clock | None = None
+    rules: Mapping[str, Any] = field(default_factory=dict)  # policy, limits, and whatever else holds for its runs
 
     def runtime(self, db: str | None) -> Runtime:
         """A runtime on the store that was named, else on the app's own."""
         return Runtime(
             db or self.store, agents=self.agents, time_zone=self.time_zone, deps=self.deps, clock=self.clock,
-            door="cli",
+            door="cli", **self.rules,
         )  # fmt: skip
 
     def with_model(self, model: str) -> App:
@@ -70,9 +71,13 @@ def _app(agent: Agent, runtime: Runtime | None) -> App:
     if runtime is None:
         return App(agent=agent, agents=[agent])
     others = [a for a in runtime.agents.values() if a.name != agent.name]
+    rules = {
+        "policy": runtime.policy, "limits": runtime.limits, "prices": runtime.prices,
+        "missing_tool": runtime.missing_tool,
+    }  # fmt: skip
     return App(
         agent=agent, agents=[agent, *others], store=runtime._store, deps=runtime.deps, time_zone=runtime.time_zone,
-        clock=runtime.clock,
+        clock=runtime.clock, rules=rules,
     )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from ondol.handles import Ask, Effect, Lineage, Run
 from ondol.journal import RunStatus
 from ondol.runtime import Runtime
 from ondol.showing import called
+from ondol.usage import Usage
 
 app = noun("What was asked, and where it stands.")
 
@@ -107,7 +108,7 @@ async def _print(
         ("forked as", ", ".join(r.id for r in lineage.forks) or None),
         ("zone", zone), ("accepted", when(run.accepted_at, zone)),
         ("ended", when(run.ended_at, zone) if run.ended_at else None),
-        ("tokens", "{} in, {} out".format(*(text(n) for n in run.tokens))),
+        *((f"model {model}", _took(used)) for model, used in run.usage.items()),
         ("error", f"{error['code']}: {error['message']}" if error else None),
     ])  # fmt: skip
     if effects:
@@ -130,6 +131,12 @@ async def _print(
     for line in await _next(cli, rt, run, asks):
         out.line()
         out.line(line)
+
+
+def _took(used: Usage) -> str:
+    cached = f" ({used.cache_read} from the cache)" if used.cache_read else ""
+    uncounted = f", {used.unknown} not counted" if used.unknown else ""
+    return f"{text(used.input)} tokens in{cached}, {text(used.output)} out, {used.calls} calls{uncounted}"
 
 
 def _with_steps(effects: Sequence[Effect]) -> Iterator[tuple[int, Effect]]:

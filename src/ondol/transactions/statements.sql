@@ -28,6 +28,11 @@ SELECT {run} FROM runs WHERE tenant = :tenant AND state NOT IN ('queued', 'runni
   [before: AND n < (SELECT n FROM runs b WHERE b.tenant = :tenant AND b.id = :before)]
 ORDER BY n DESC LIMIT :limit
 
+-- name: run.usage
+SELECT n, agent, session, user_id, accepted_at, usage, tokens_in, tokens_out FROM runs
+WHERE tenant = :tenant AND n > :after [since: AND accepted_at >= :since] [until: AND accepted_at < :until]
+ORDER BY n LIMIT :limit
+
 -- name: run.unfinished_in_session
 SELECT id, state FROM runs WHERE tenant = :tenant AND session = :session
   AND state IN ('queued', 'running', 'waiting') ORDER BY place LIMIT 1

@@ -1,0 +1,79 @@
+"""``ondol usage``: what was spent?"""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from typing import Annotated, Any
+
+import typer
+
+from ondol.cli.output import Column
+from ondol.cli.surface import Cli, verb
+from ondol.errors import InvalidInput
+from ondol.ids import DEFAULT_TENANT
+from ondol.spending import UsageBy, UsageLine
+
+
+def add_to(app: typer.Typer) -> None:
+    verb(app, "usage")(usage)
+
+
+async def usage(
+    cli: Cli,
+    by: Annotated[UsageBy, typer.Option("--by", help="Of what each line is.")] = "model",
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="T", help="Runs accepted from then on: 2026-11-30, or a time.")
+    ] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="T", help="Runs accepted before then.")] = None,
+    prices: Annotated[
+        str | None, typer.Option("--prices", metavar="FILE", envvar="ONDOL_PRICES", help="What tokens cost.")
+    ] = None,
+    time_zone: Annotated[str | None, typer.Option("--time-zone", metavar="Z", help="Whose days: Asia/Seoul.")] = None,
+    tenant: Annotated[str, typer.Option("--tenant", metavar="T", help="Whose runs.")] = DEFAULT_TENANT,
+) -> None:
+    """What model calls took and cost. What nobody counted, or priced, is never shown as zero."""
+    first, end = _instant("--since", since), _instant("--until", until)
+    found = await cli.found(
+        lambda rt: rt.usage(by=by, since=first, until=end, prices=prices, time_zone=time_zone, tenant=tenant)
+    )
+    empty = f"no run in {cli.url} was accepted then: '{cli.command('runs')}' lists them"
+    columns: list[Column[UsageLine]] = [
+        Column(by.upper(), lambda line: line.key),
+        Column("RUNS", lambda line: line.runs),
+        Column("CALLS", lambda line: line.tokens.calls or None),
+        Column("INPUT", lambda line: line.tokens.input),
+        Column("CACHED", lambda line: line.tokens.cache_read),
+        Column("OUTPUT", lambda line: line.tokens.output),
+        Column("NOT COUNTED", lambda line: f"{line.tokens.unknown} calls" if line.tokens.unknown else ""),
+        Column("COST", _cost),
+    ]
+    cli.out.listing(found, columns, id=lambda line: line.key or "", body=lambda line: _body(line, by), empty=empty)
+
+
+def _cost(line: UsageLine) -> str:
+    if line.cost is None:
+        return "unpriced"
+    cost = f"{line.cost:.4f} {line.currency}".rstrip()
+    return f"{cost} + unpriced" if line.unpriced else cost
+
+
+def _body(line: UsageLine, by: str) -> dict[str, Any]:
+    tokens = line.tokens
+    return {
+        by: line.key, "runs": line.runs, "calls": tokens.calls, "uncounted_calls": tokens.unknown,
+        "tokens": {
+            "input": tokens.input, "output": tokens.output, "cache_read": tokens.cache_read,
+            "cache_write": tokens.cache_write, "reasoning": tokens.reasoning,
+        },
+        "cost": None if line.cost is None else f"{line.cost:f}", "currency": line.currency or None,
+        "unpriced": list(line.unpriced),
+    }  # fmt: skip
+
+
+def _instant(option: str, given: str | None) -> date | None:
+    if given is None:
+        return None
+    try:
+        return date.fromisoformat(given) if len(given) == len("2026-11-30") else datetime.fromisoformat(given)
+    except ValueError as error:
+        raise InvalidInput(f"{option} {given!r} is no time: write 2026-11-30 or 2026-11-30T09:00+09:00") from error
