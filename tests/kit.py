@@ -326,7 +326,7 @@ async def record(rt: Runtime, session: str) -> dict[str, Any]:
 
 
 async def _record_of_run(rt: Runtime, run: Run) -> dict[str, Any]:
-    assert run.status in ("completed", "failed", "cancelled", "expired", "waiting", "parked"), run
+    assert run.status in ("completed", "failed", "cancelled", "expired", "waiting", "parked", "joined"), run
     events = [event async for event in run.events()]
     assert [e.id for e in events] == [f"{run.id}/{n + 1}" for n in range(len(events))]
     seen = []

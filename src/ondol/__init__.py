@@ -33,7 +33,7 @@ from ondol.errors import (
     TooLarge,
 )
 from ondol.events import Event
-from ondol.handles import Act, Ask, Effect, Lineage, Run, RunResult, SeenContext, Session, SessionMessage
+from ondol.handles import Act, Ahead, Ask, Effect, Lineage, Run, RunResult, SeenContext, Session, SessionMessage
 from ondol.limits import Limits
 from ondol.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, ToolResponse, UnknownPart
 from ondol.model import Answer, Delta, Model, ModelOutput, ModelRequest, ToolSpec
@@ -51,7 +51,8 @@ from ondol.values import Opaque
 __version__ = "0.1.0"
 
 __all__ = [
-    "Act", "Agent", "Allow", "AlreadyDecided", "Answer", "Ask", "AskClosed", "AskFirst", "Attachment", "By",
+    "Act", "Agent", "Ahead",
+    "Allow", "AlreadyDecided", "Answer", "Ask", "AskClosed", "AskFirst", "Attachment", "By",
     "CallFailed", "CannotTell", "Clock", "Context", "Delta", "Deny", "Effect", "Event", "Happened", "InvalidInput",
     "Limits", "Lineage", "Message", "Model", "ModelError", "ModelOutput", "ModelRequest", "NotDone", "NotFound",
     "NotHappened", "NotOpen", "OndolError", "Opaque", "OperationExpired", "OperationMismatch", "OutcomeUnknown", "Part",

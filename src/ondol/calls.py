@@ -346,9 +346,11 @@ class Calls:
         )  # fmt: skip
         also = self.drive.context_if_last(call, entry, effect.reply, body)
         try:
-            batch = await self.drive.write(
-                transactions.outcome, self.drive.claim, self.row.user_id, self.drive.now(), done, also
-            )
+            try:
+                batch = await self._write_end(done, also)
+            except SignalsUnread:  # what somebody said may belong into what the model sees next
+                self.drive.signal()
+                batch, also = await self._write_end(done), ()
         except ClaimLost:
             said = isinstance(entry, events.EffectSucceeded)
             self._late(call, Returned(response) if said else Raised(done.reason, not_done=True))

@@ -33,13 +33,15 @@ def shown_message(instructions: str, shown: Shown) -> Message:
     return Message("system", (Text(f"{values.valid(instructions)}\n\n{told}" if instructions else told),))
 
 
-def note(runs: Sequence[tuple[RunRow, str]], effects: Sequence[EffectRow]) -> str:
-    """What a later turn must know about runs that did not complete: their request, and what they did or may have."""
+def note(runs: Sequence[tuple[RunRow, Sequence[str]]], effects: Sequence[EffectRow]) -> str:
+    """What a later turn must know about runs that did not complete: what was asked of each (the stored bodies of its
+    input and of what joined it), and what they did or may have."""
     lines = ["[Note from the runtime, not from the user]"]
-    for run, body in runs:
-        asked = messages.loads(body).text if body else ""
-        shown = asked if len(asked) <= _INPUT_SHOWN else asked[:_INPUT_SHOWN] + " …"
-        lines.append(f"An earlier request was not answered ({run.state}): {shown!r}.")
+    for run, bodies in runs:
+        asked = [messages.loads(body).text for body in bodies] or [""]
+        shown = [a if len(a) <= _INPUT_SHOWN else a[:_INPUT_SHOWN] + " …" for a in asked]
+        lines.append(f"An earlier request was not answered ({run.state}): {shown[0]!r}.")
+        lines += [f"It went on: {more!r}." for more in shown[1:]]
         lines.append("Do not act on it unless the user asks again.")
     for effect in effects:
         arguments = values.plain_text(values.loads(effect.arguments))

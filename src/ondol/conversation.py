@@ -31,7 +31,10 @@ class Conversation:
         self._sent: list[Message] = []  # own messages as the last request had them, up to the ordinal _sent_upto
         self._sent_upto = 0
         self._chain, self._chained = context.EMPTY_CHAIN, 0  # over the bodies of own messages up to that ordinal
-        self._ahead = (-1, -1), context.EMPTY_CHAIN  # the same with a body that is not committed yet
+        self._ahead: tuple[
+            tuple[int, int], Mapping[int, str], bytes
+        ]  # the same with bodies that were not committed yet
+        self._ahead = (-1, -1), {}, context.EMPTY_CHAIN
         self._system: tuple[Shown, Message, bytes] | None = None
         for ordinal, body in bodies.items():
             self.keep(ordinal, body, stored[ordinal])
@@ -72,13 +75,14 @@ class Conversation:
 
     def hash(self, shown: Shown, upto: int, extra: Mapping[int, str]) -> str:
         """The hash of that request, where ``extra`` holds bodies that are about to be committed."""
-        if (self._chained, upto) == self._ahead[0]:
-            chain = self._ahead[1]
-        else:
+        between, ahead, chain = self._ahead
+        if (self._chained, upto) != between or any(
+            (extra.get(o) or self.bodies.get(o)) != body for o, body in ahead.items()
+        ):  # what was about to be committed was not, or not this
             fresh = [self.bodies.get(o) or extra.get(o) for o in range(self._chained, upto)]
             chain = context.extend_chain(self._chain, (b for b in fresh if b is not None))
         if extra:
-            self._ahead = (self._chained, upto), chain
+            self._ahead = (self._chained, upto), extra, chain
         else:
             self._chain, self._chained = chain, upto
         return context.request_hash(self._shown(shown)[1], self.history.chain, chain)

@@ -148,6 +148,14 @@ class RunParked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunJoined:
+    """Its message became part of the run ``host``, which shows it to its model from here on. They share their end."""
+
+    kind: ClassVar[str] = "run.joined"
+    host: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionCommitted:
     kind: ClassVar[str] = "session.committed"
     revision: int
@@ -189,7 +197,8 @@ class ContextBuilt:
     """What the next model call sees: enough to build the same request again, and the hash that proves it.
 
     It holds the run's own messages so far, with ``note`` the ordinal of a note added with it, and ``told`` what that
-    note tells of. ``clock`` is the instant shown (microseconds since 1970), ``since`` the accepted instant where the
+    note tells of. ``steers`` are runs that joined with it: their inputs are the messages behind the note, in order.
+    ``clock`` is the instant shown (microseconds since 1970), ``since`` the accepted instant where the
     run is told both, ``history`` the session's message sequence up to which history is read. Where ``clock`` is left
     out, all of ``clock``, ``since``, ``zone``, ``history`` and ``definition`` are as in the record before.
     ``tokens`` is a rough estimate of its size.
@@ -206,6 +215,7 @@ class ContextBuilt:
     definition: str = ""
     note: int | None = None
     told: list[list[str]] = field(default_factory=list)
+    steers: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,7 +353,7 @@ class AskExpired:
 
 Entry: TypeAlias = (
     RunAccepted | RunOrigin | RunReplayed | RunQueued | RunStarted | RunResumed | RunWaiting | RunCancelling
-    | RunCompleted | RunFailed | RunCancelled | RunParked | SessionCommitted | StepStarted | StepCompleted
+    | RunCompleted | RunFailed | RunCancelled | RunParked | RunJoined | SessionCommitted | StepStarted | StepCompleted
     | StepFailed | ContextBuilt | ModelStarted | ModelCompleted | EffectPlanned | EffectStarted | EffectSucceeded
     | EffectFailed | EffectUnknown | EffectResolved | EffectAbandoned | EffectExpired | AskOpened | AskDecided
     | AskExpired

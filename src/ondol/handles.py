@@ -13,14 +13,14 @@ from ondol.events import Event
 from ondol.messages import Message
 from ondol.records import AskRow, EffectRow, RunRow, SessionRow
 from ondol.showing import called, card, exact, safe, short
-from ondol.transactions import Decision
+from ondol.transactions import Blocking, Decision
 from ondol.usage import Usage
 
 if TYPE_CHECKING:
     from ondol.runtime import Runtime
 
 _RESULT_TAKEN = 20_000  # characters of what a person says a call returned; the model is shown all of it
-ENDED = frozenset(lifecycle.ENDED)
+ENDED = frozenset(lifecycle.SETTLED)
 AT_REST = ENDED | {"waiting", "parked"}
 
 
@@ -58,17 +58,36 @@ class RunResult:
         ])  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ahead:
+    """The first unfinished run of a session, while others queue behind it. ``asks`` are what it is waiting for."""
+
+    run: str
+    state: str
+    asks: tuple[Ask, ...]
+
+
+def ahead_of(runtime: Runtime, blocking: Blocking | None) -> Ahead | None:
+    if blocking is None:
+        return None
+    return Ahead(run=blocking.run, state=blocking.state, asks=tuple(ask_of(runtime, a) for a in blocking.asks))
+
+
 class Run:
     """A run as it was when it was last read. ``id``, ``session``, ``operation_id`` never change.
 
-    ``replayed`` is True when ``start`` found the operation completed before.
+    ``replayed`` is True when ``start`` found the operation completed before. ``waits_behind`` is set while it is queued
+    and its session has another turn to finish, or a person to ask, first.
     """
 
-    def __init__(self, runtime: Runtime, row: RunRow, *, replayed: bool = False) -> None:
-        self._rt, self._row, self.replayed = runtime, row, replayed
+    def __init__(
+        self, runtime: Runtime, row: RunRow, *, replayed: bool = False, waits_behind: Ahead | None = None
+    ) -> None:
+        self._rt, self._row, self.replayed, self.waits_behind = runtime, row, replayed, waits_behind
 
     def __repr__(self) -> str:
-        return f"<Run {self.id} {self.status} session={self.session!r} operation={self.operation_id!r}>"
+        behind = f" behind {self.waits_behind.run} ({self.waits_behind.state})" if self.waits_behind else ""
+        return f"<Run {self.id} {self.status}{behind} session={self.session!r} operation={self.operation_id!r}>"
 
     def _repr_html_(self) -> str:
         error = f"{self.error.get('code')}: {self.error.get('message')}" if self.error else None
@@ -133,8 +152,14 @@ class Run:
 
     @property
     def status(self) -> str:
-        """``queued`` ``running`` ``waiting`` ``completed`` ``failed`` ``cancelled`` ``expired`` or ``parked``."""
+        """``queued`` ``running`` ``waiting`` ``parked`` ``completed`` ``failed`` ``cancelled`` ``expired``; or
+        ``joined``: part of the run ``host``."""
         return self._row.state
+
+    @property
+    def host(self) -> str | None:
+        """The run that it is part of (``joined``), or wants to join (``queued``)."""
+        return self._row.host
 
     @property
     def retryable(self) -> bool:
@@ -172,16 +197,21 @@ class Run:
     async def refresh(self) -> Run:
         """Read it again."""
         self._row = await self._rt._run_row(self.tenant, self.id)
+        self.waits_behind = await self._rt._ahead(self._row)
         return self
 
     async def result(self, *, through_asks: bool = False) -> RunResult:
-        """Wait until the run comes to rest, and return its answer. With ``through_asks``, until it has ended.
+        """Wait until the run comes to rest, and return its answer. With ``through_asks``, until it has ended. One that
+        joined another answers as that one does.
 
         Raises:
             RunWaiting: it waits for a person (or is parked); ``asks`` names what is open.
             RunFailed, RunCancelled, RunExpired: it ended. Each message names the next step.
         """
-        self._row = row = await self._rt._until_rest(self._row, ENDED if through_asks else AT_REST)
+        at_rest = ENDED if through_asks else AT_REST
+        self._row = row = await self._rt._until_rest(self._row, at_rest)
+        if row.state == "joined" and row.host is not None:  # it answers as the run that it joined
+            row = await self._rt._until_rest(await self._rt._run_row(self.tenant, row.host), at_rest)
         return await self._outcome(row)
 
     async def _outcome(self, row: RunRow) -> RunResult:
@@ -197,7 +227,7 @@ class Run:
                     replayed=self.replayed,
                 )  # fmt: skip
             case "waiting" | "parked":
-                open_asks = [a.id for a in await self.asks()]
+                open_asks = [a.id for a in await self._rt.asks(run=row.id, tenant=row.tenant)]
                 first = open_asks[0] if open_asks else "ID"
                 message = (
                     f"run {row.id} is {row.state} for a person: decide {', '.join(open_asks)} (ondol asks show {first})"
@@ -211,7 +241,7 @@ class Run:
                 message = f"run {row.id} expired: a question was not answered in time"
                 raise RunExpired(message, run=row.id, error=error)
             case _:
-                again = f"send operation {row.operation_id!r} again to go on" if row.retryable else "it will not go on"
+                again = f"send operation {self.operation_id!r} again to go on" if row.retryable else "it will not go on"
                 message = f"run {row.id} failed ({why}): {again}"
                 raise RunFailed(message, run=row.id, error=error, retryable=bool(row.retryable))
 

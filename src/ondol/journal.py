@@ -21,7 +21,9 @@ from ondol.usage import Usage
 
 VERSION = 1  # of the entries on disk
 
-RunStatus: TypeAlias = Literal["queued", "running", "waiting", "completed", "failed", "cancelled", "expired", "parked"]
+RunStatus: TypeAlias = Literal[
+    "queued", "running", "waiting", "completed", "failed", "cancelled", "expired", "parked", "joined"
+]
 
 
 class Batch(NamedTuple):
@@ -163,7 +165,8 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
                 context=entry,
                 shown=shown,
                 told=state.told + tuple(tuple(t) for t in entry.told),
-                next_message=state.next_message + 1 if entry.note else state.next_message,
+                next_message=state.next_message + bool(entry.note) + len(entry.steers),
+                answered=None,  # it was final, and then a steer came
                 waited=False,
             )
         case events.StepFailed(attempt=attempt, retry_at=retry_at, fallback=fallback):
@@ -228,6 +231,8 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
             return state._replace(
                 status="parked", waited=True, context=None, asks={**state.asks, ask: kind}, lost=state.lost + broken
             )
+        case events.RunJoined():
+            return state._replace(status="joined")
         case events.RunCancelling():
             return state._replace(cancel=entry)
         case events.RunCompleted():

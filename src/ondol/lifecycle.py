@@ -22,6 +22,8 @@ from ondol.limits import Bounds, reached
 UNFINISHED = ("queued", "running", "waiting")
 #: Nothing more happens to the session by these runs.
 ENDED = ("completed", "failed", "cancelled", "expired")
+#: Nobody can do anything to these runs. (A joined one shares the end of its host.)
+SETTLED = (*ENDED, "joined")
 
 MAX_DEATHS = 3  # processes that may die at one step before the run is parked
 SUSPECT_DEATHS = 2  # from here on the run is driven alone, so that it takes no other run with it
@@ -97,11 +99,13 @@ def next_action(
     bounds: Bounds,
     park_missing: bool = False,
     changed: Mapping[int, str] = MappingProxyType({}),
+    steered: bool = False,
 ) -> Action:
     """The next action of a claimed run. ``busy`` holds the calls that this process is working on.
 
     ``park_missing``: a call whose tool is gone parks the run, instead of failing. ``changed`` holds tools of steps
-    whose code does not fit what is recorded, and why.
+    whose code does not fit what is recorded, and why. ``steered``: a message waits to join the run, which it does with
+    the next context; an answer is not final before, as long as the run may call its model again.
     """
     if state.cancel:
         return Wait() if busy else End("cancelled")
@@ -111,12 +115,12 @@ def next_action(
     if state.open_effects:
         return _advance(state, tools, busy, now, park_missing, changed)
     if state.answered is not None:
-        return Commit()
+        return BuildContext() if steered and reached(state, bounds, now) is None else Commit()
     if state.model_error is not None:
         return _model_gave_up(state)
     if (limit := reached(state, bounds, now)) is not None:
         return End("failed", limit.code, limit.message, retryable=True)
-    if state.context is None:
+    if state.context is None or steered:
         return BuildContext()
     return CallModel(after=state.retry_at or 0)
 

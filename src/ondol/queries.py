@@ -12,7 +12,7 @@ from ondol import ids, journal, messages, usage
 from ondol.errors import NotFound
 from ondol.records import AskRow, EffectRow, RunRow, SessionRow
 from ondol.spending import RunUsage
-from ondol.transactions import CONFIRMED, Row, Tx, checked_body, run_row, with_conditions
+from ondol.transactions import CONFIRMED, Row, Steer, Tx, checked_body, run_row, steers_in, with_conditions
 
 
 def get_run(tenant: str, run: str) -> Tx[RunRow]:
@@ -232,6 +232,12 @@ def running(tenant: str) -> Tx[list[Row]]:
     """Runs that somebody holds: id, fence, owner, deaths, number of unread signals."""
     (rows,) = yield [("run.running", {"tenant": tenant})]
     return rows
+
+
+def steers(tenant: str, run: str) -> Tx[list[Steer]]:
+    """Those that wait to join the run, in the order in which they came."""
+    (rows,) = yield [("run.steers", {"tenant": tenant, "run": run, "state": "queued"})]
+    return steers_in(rows)
 
 
 def get_definition(tenant: str, digest: str) -> Tx[str | None]:

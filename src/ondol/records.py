@@ -45,6 +45,7 @@ class RunRow(NamedTuple):
     forked_at: int | None
     usage: str | None
     reply_sum: int | None
+    host: str | None
 
     @staticmethod
     def what_was_replied(run: str) -> str:

@@ -149,6 +149,7 @@ def _blockers(family: Family) -> Iterator[str]:
 _UNFINISHED = {
     "waiting": "decide its asks, or cancel it",
     "parked": "resume it, fail it, or cancel it",
+    "joined": "it is part of another run, replay that one",
 }
 
 

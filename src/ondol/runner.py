@@ -61,7 +61,7 @@ from ondol.store import Store
 from ondol.streams import Streams
 from ondol.tools import Tool
 from ondol.toolsets import Toolset
-from ondol.transactions import Claimed, Ended, Tx
+from ondol.transactions import Claimed, Ended, Steer, Tx
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -108,6 +108,14 @@ class Runner:
         return Drive(self, claimed, served)
 
 
+class NextContext(NamedTuple):
+    """What T2 writes: entries, a note (ordinal and body), and the messages that join, each with its ordinal."""
+
+    entries: list[events.Entry]
+    note: tuple[int, str] | None
+    joining: list[tuple[Steer, int]]
+
+
 class Drive:
     """One claimed run in this process."""
 
@@ -123,6 +131,7 @@ class Drive:
         self.pause = CancelToken()  # set by either and by draining: nobody sleeps through them
         self.busy: set[int] = set()
         self.signalled = claimed.run.unread > 0
+        self.steered = claimed.steered  # a message may wait to join
         self.draining = False
         self.ended: Ended | None = None
         self.suspended: RunRow | None = None
@@ -283,6 +292,7 @@ class Drive:
         return lifecycle.next_action(
             self._seen(self.state), self.served.rules, busy=self.busy, now=self.now(),
             bounds=self._bounds, park_missing=self.runner.park_missing, changed=self.calls.changed,
+            steered=self.steered,
         )  # fmt: skip
 
     def _seen(self, state: journal.State) -> journal.State:
@@ -355,11 +365,12 @@ class Drive:
         try:
             while self.signalled:
                 self.signalled = False
-                batch, bodies = await self.write(transactions.absorb, self.claim, self.now())
-                for ordinal, body in bodies.items():
+                read = await self.write(transactions.absorb, self.claim, self.now())
+                for ordinal, body in read.bodies.items():
                     self.talk.keep(ordinal, body)
-                self.record(batch)
-                for entry in batch.entries if batch else ():
+                self.record(read.batch)
+                self.steered = self.steered or read.steered
+                for entry in read.batch.entries if read.batch else ():
                     if isinstance(entry, events.RunCancelling):  # it is durable: it travels to what is in flight
                         self.stopping.set()
                         self.pause.set()
@@ -372,18 +383,35 @@ class Drive:
     # --- prepare: what the model will see -----------------------------------------------------------------------
 
     async def _build_context(self) -> None:
-        entries, note = self.next_context(self._seen(self.state), {}, with_note=True)
+        """T2, with which the messages that wait for it join the run."""
+        steers: list[Steer] = []
+        if self.steered:
+            self.steered = False  # one that comes from here on leaves a signal, which T2 does not pass by
+            steers = await self.store.read(queries.steers, self.row.tenant, self.row.id)
+            if not steers and not isinstance(self._next_action(), lifecycle.BuildContext):
+                return  # they were cancelled
+        entries, note, joining = self.next_context(self._seen(self.state), {}, with_note=True, steers=steers)
         definition = (self.served.digest, self.served.definition) if self.served.digest != self.row.definition else None
-        batch = await self.write(
-            transactions.note_down, self.claim, self.now(), entries, message=note, definition=definition
-        )
+        try:
+            batch = await self.write(
+                transactions.note_down, self.claim, self.now(), entries, message=note, definition=definition,
+                steers=joining, unread=False,
+            )  # fmt: skip
+        except SignalsUnread:
+            self.steered = self.steered or bool(steers)
+            self.signal()
+            return
         if note is not None:
             self.talk.keep(*note)
+        for steer, ordinal in joining:
+            self.talk.keep(ordinal, steer.body)
         self.record(batch)
+        for steer in steers:
+            self.runner.streams.notify(steer.run)
 
     def next_context(
-        self, state: journal.State, extra: Mapping[int, str], *, with_note: bool
-    ) -> tuple[list[events.Entry], tuple[int, str] | None]:
+        self, state: journal.State, extra: Mapping[int, str], *, with_note: bool, steers: Sequence[Steer] = ()
+    ) -> NextContext:
         """T2 for the state, where ``extra`` holds bodies that are about to be committed with it."""
         note = self._note(state) if with_note else None
         told: list[list[str]] = []
@@ -392,16 +420,20 @@ class Drive:
             ordinal, body, told = note
             extra = {**extra, ordinal: body}
             upto = max(upto, ordinal + 1)
+        joining = [(s, upto + n) for n, s in enumerate(steers)]
+        extra = {**extra, **{ordinal: s.body for s, ordinal in joining}}
+        upto += len(joining)
         shown = self._show(state)
         digest = self.talk.hash(shown, upto, extra)
         changed = {} if shown == state.shown else shown._asdict()
         tokens = self.talk.tokens(self.served.definition, extra)
         built = events.ContextBuilt(
-            step=state.step + 1, hash=digest, tokens=tokens, note=note and note[0], told=told, **changed
-        )
+            step=state.step + 1, hash=digest, tokens=tokens, note=note and note[0], told=told,
+            steers=[s.run for s in steers], **changed,
+        )  # fmt: skip
         entries: list[events.Entry] = [events.StepCompleted(step=state.step)] if state.last_step_open else []
         entries += [events.StepStarted(step=state.step + 1), built, self._model_started(state.step + 1)]
-        return entries, note[:2] if note else None
+        return NextContext(entries, note[:2] if note else None, joining)
 
     async def planned_with(self, definition: str, tool: Tool[..., Any]) -> bool:
         """Was the tool the same, as far as its arguments and its class go, in that definition of the agent?"""
@@ -414,7 +446,7 @@ class Drive:
 
     def context_if_last(self, call: int, entry: events.Entry, reply: int, body: str) -> Sequence[events.Entry]:
         """The next T2, which rides on the outcome ``entry`` of this call if that is the last of its step."""
-        if self.early or self.signalled or self.absorbing or self.draining or self.busy - {call}:
+        if self.early or self.signalled or self.absorbing or self.steered or self.draining or self.busy - {call}:
             return ()
         if self.state.shown is None or self.state.shown.definition != self.served.digest:
             return ()  # the new definition is written down with the context, in a commit of its own
@@ -422,12 +454,11 @@ class Drive:
         action = lifecycle.next_action(after, self.served.rules, busy=set(), now=self.now(), bounds=self._bounds)
         if not isinstance(action, lifecycle.BuildContext):
             return ()
-        entries, _ = self.next_context(after, {reply: body}, with_note=False)
-        return entries
+        return self.next_context(after, {reply: body}, with_note=False).entries
 
     def _note(self, state: journal.State) -> tuple[int, str, list[list[str]]] | None:
         """What other runs of the session left behind that no turn was told yet."""
-        runs = [(r, body) for r, body in self.claimed.untold_runs if ("run", r.id) not in state.told]
+        runs = [(r, asked) for r, asked in self.claimed.untold_runs if ("run", r.id) not in state.told]
         told = [("effect", e.id, e.state) for e in self.claimed.untold_effects]
         rows = [e for e, t in zip(self.claimed.untold_effects, told, strict=True) if t not in state.told]
         if not runs and not rows:
@@ -451,8 +482,9 @@ class Drive:
     # --- execute: the model -------------------------------------------------------------------------------------
 
     async def _ask_model(self, after: int) -> None:
-        if after and not await sleep_or_cancel(self.clock, (after - self.now()) / 1e6, self.pause):
-            return
+        if after > self.now():
+            await sleep_or_cancel(self.clock, (after - self.now()) / 1e6, self.pause)
+            return  # a message may have come meanwhile, for this call
         asked = self._asked
         if asked.provider != self.talk.provider:
             history = await self._history(asked.provider)
@@ -642,13 +674,17 @@ class Drive:
         patch = self.state.patch()
         state = values.dumps(values.as_object(values.loads(self.claimed.session.state)) | patch) if patch else None
         n_messages = self.state.next_message
+        last = limits.reached(self.state, self._bounds, self.now()) is not None
         try:
             self.ended = await self.write(
                 transactions.commit, self.claim, self.now(), reply, n_messages, state, self.state.told,
-                self.state.step,
+                self.state.step, last,
             )  # fmt: skip
         except CancelRequested:
             self.signal()
+            return False
+        except SignalsUnread:
+            self.steered = True
             return False
         except RevisionConflict as error:
             await self._end(lifecycle.End("failed", "conflict", str(error)))

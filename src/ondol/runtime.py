@@ -37,6 +37,7 @@ from ondol.events import ContextBuilt, Event
 from ondol.handles import (
     AT_REST,
     Act,
+    Ahead,
     Ask,
     Effect,
     Lineage,
@@ -45,6 +46,7 @@ from ondol.handles import (
     SeenContext,
     Session,
     SessionMessage,
+    ahead_of,
     ask_of,
     effect_of,
     encode_given,
@@ -276,7 +278,8 @@ class Runtime:
 
         ``if_busy`` says what happens when a run of the session is unfinished: ``queue`` behind it, ``reject``, or
         ``interrupt`` it: no effect of it starts any more, those in flight finish, it ends cancelled, and this run is
-        next.
+        next; or ``steer`` it: the input joins it before its next model call, and both share one end. (It queues where
+        that run waits for a person, ends first, or works for another agent or user.)
 
         Raises:
             OperationMismatch, OperationExpired, RevisionConflict, SessionBusy, QueueFull, TooLarge, InvalidInput,
@@ -384,12 +387,15 @@ class Runtime:
         return self._accepted(engine, await self._write(transactions.resume, tenant, id, now))
 
     def _accepted(self, engine: EmbeddedEngine, accepted: Accepted) -> Run:
-        run = accepted.run
         if accepted.interrupted is not None:
             self._stops(accepted.interrupted)
+        if accepted.host is not None:
+            engine.signal(accepted.host.id)
+        turn = accepted.answering
         if accepted.wake:
-            engine.wake(run.tenant, run.id, run.agent, run.deaths)
-        return Run(self, run, replayed=not accepted.created and run.state == "completed")
+            engine.wake(turn.tenant, turn.id, turn.agent, turn.deaths)
+        replayed = not accepted.created and turn.state == "completed"
+        return Run(self, accepted.run, replayed=replayed, waits_behind=ahead_of(self, accepted.behind))
 
     def _named(self, run: Run | str, tenant: str) -> tuple[str, str]:
         """The id and the tenant of a run that was given as such or by its id."""
@@ -469,6 +475,9 @@ class Runtime:
 
     async def _run_row(self, tenant: str, run: str) -> RunRow:
         return await self._read(queries.get_run, tenant, run)
+
+    async def _ahead(self, run: RunRow) -> Ahead | None:
+        return ahead_of(self, await self._read(transactions.blocking, run)) if run.state == "queued" else None
 
     async def _run_messages(self, tenant: str, run: str) -> dict[int, str]:
         return await self._read(queries.read_messages, tenant, run)

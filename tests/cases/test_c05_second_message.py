@@ -1,12 +1,12 @@
 """C05: a second message during a running turn waits for its turn, or is refused; no answer is lost.
 
-Left out until they exist: ``interrupt`` and ``steer``, and a second process that drives (on SQLite one process drives,
-the other one submits, which is tested).
+Or it interrupts, or steers. (On SQLite one process drives, the other one submits, which is tested.)
 """
 
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from kit import Conversation, Gate, Outside, app, conversation, holds_in_all_cases, serve, until, waits
@@ -171,7 +171,7 @@ async def test_c05_the_second_message_is_answered_however_the_first_turn_ends(
 def in_another_process() -> Agent:
     model = Conversation({
         "make a branch": [[call("make_branch", name="fix")], "the branch is made"],
-        "message 2": ["answer to message 2"],
+        "message 2": lambda request: "answer to message 2",
     })  # fmt: skip
     return Agent("team", model=model, tools=[make_branch])
 
@@ -191,6 +191,35 @@ async def test_c05_two_processes_on_one_store_have_the_same_queue(db: str, downs
         assert (await second.result()).text == "answer to message 2"
         assert (await (await rt.get_run(first)).result()).text == "the branch is made"
         assert await committed(rt) == [*BRANCH, ("user", "message 2"), ("assistant", "answer to message 2")]
+        assert model_requests(agent) == 0  # it was driven over there
+        await driver.kill()
+    async with Runtime(db, agents=[agent]) as rt:
+        await holds_in_all_cases(rt, db, agent, "s", downstream)
+
+
+@pytest.mark.parametrize("if_busy", ["interrupt", "steer"])
+async def test_c05_two_processes_agree_on_a_message_that_stops_or_steers(
+    db: str, downstream: Downstream, if_busy: Any
+) -> None:
+    await downstream.hold("before")
+    agent = in_another_process()
+    async with app(__file__, db, downstream) as driver, Runtime(db, agents=[agent]) as rt:
+        first = await driver.do("start", agent="team", input="make a branch", session="s", operation_id="m1")
+        await downstream.wait_for_held()
+        second = await rt.start(agent, "message 2", session="s", operation_id="m2", if_busy=if_busy)
+        if if_busy == "interrupt":
+            await until(await rt.get_run(first), "run.cancelling")
+        await downstream.release()
+        assert (await second.result()).text == "answer to message 2"
+        ended = await (await rt.get_run(first)).refresh()
+        if if_busy == "interrupt":
+            assert (ended.status, (ended.error or {})["code"]) == ("cancelled", "interrupted")
+            (effect,) = await ended.effects()
+            assert effect.state == "succeeded"  # what was in flight has finished
+        else:
+            assert (ended.status, second.status, second.host) == ("completed", "joined", first)
+            branch = [*BRANCH[:-1], ("user", "message 2"), ("assistant", "answer to message 2")]
+            assert await committed(rt) == branch
         assert model_requests(agent) == 0  # it was driven over there
         await driver.kill()
     async with Runtime(db, agents=[agent]) as rt:

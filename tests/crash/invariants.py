@@ -26,7 +26,7 @@ from ondol.transactions.signals import STOPS
 
 T = TypeVar("T")
 
-AT_REST = frozenset({*lifecycle.ENDED, "waiting", "parked"})
+AT_REST = frozenset({*lifecycle.SETTLED, "waiting", "parked"})
 WITH_AN_END = ("run.failed", "run.cancelled")
 
 
@@ -145,7 +145,7 @@ def rows_are_the_fold(store: Written) -> None:
         assert state.status == run.state, f"{run.id} is {run.state}, its journal says {state.status}"
         unread = [(kind, body) for of, kind, body in store.signals if of == run.id]
         assert run.unread == len(unread)
-        if run.state in lifecycle.ENDED:
+        if run.state in lifecycle.SETTLED:
             assert not unread, f"{run.id} has ended with signals that nobody read: {unread}"
         cancelling = state.cancel is not None or any(kind in STOPS for kind, _ in unread)
         assert bool(run.cancel) == cancelling or (run.cancel and run.state == "cancelled"), f"{run.id}: cancel"
@@ -204,7 +204,7 @@ def _usage_is_the_sum(store: Written, run: RunRow) -> None:
 
 
 def _messages_are_named(store: Written, run: RunRow, state: journal.State) -> None:
-    named = {1}  # the input
+    named = {1, *(ordinal for _, ordinal in _steers_of(store, run.id))}  # the input, and what joined it
     for entry in store.entries(run.id):
         if isinstance(entry, events.ContextBuilt) and entry.note is not None:
             named.add(entry.note)
@@ -219,6 +219,36 @@ def _messages_are_named(store: Written, run: RunRow, state: journal.State) -> No
     else:
         named |= {e.reply for e in state.effects if e.state in told}
         assert {o for r, o in store.messages if r == run.id} == named, f"{run.id}: messages"
+
+
+def _steers_of(store: Written, host: str) -> list[tuple[str, int]]:
+    """The runs that joined this one, each with the ordinal that its message has here."""
+    state, found = journal.State(), list[tuple[str, int]]()
+    for batch in store.batches[host]:
+        for entry in batch.entries:
+            if isinstance(entry, events.ContextBuilt):
+                first = state.next_message + bool(entry.note)
+                found += [(run, first + n) for n, run in enumerate(entry.steers)]
+            state = journal.apply(state, entry, batch.at)
+    return found
+
+
+def joined_runs_are_part_of_their_hosts(store: Written) -> None:
+    """P1, N1: a joined run is named by one context of its host, which has its message; it never did anything itself."""
+    named = [(steer, host) for host in store.runs for steer, _ in _steers_of(store, host)]
+    joined = [r for r in store.runs.values() if r.state == "joined" and store.batches[r.id]]  # the others were erased
+    assert sorted(named) == sorted((r.id, r.host) for r in joined)
+    for steer, host in named:
+        ordinal = dict(_steers_of(store, host))[steer]
+        assert store.runs[host].state != "joined"
+        assert store.runs[steer].session == store.runs[host].session
+        assert store.messages[host, ordinal] == store.messages[steer, 1]
+        assert [e.kind for e in store.entries(steer)] == ["run.accepted", "run.joined"]
+        assert not store.effects_of(steer)
+        mine, theirs = ({d for r, d in store.uses if r == run} for run in (steer, host))
+        assert mine <= theirs, f"{host} does not use the attachments of {steer}"
+    for run in store.runs.values():
+        assert run.host is None or run.state in ("queued", "joined", "cancelled", "parked"), run
 
 
 def _session_states_are_the_fold(store: Written) -> None:
@@ -432,7 +462,10 @@ def nothing_happened_twice(ledger: Sequence[EffectLine], reads: Sequence[str] = 
 
 def replies_agree(store: Written, client: Sequence[Mapping[str, Any]]) -> None:
     """N6, P2: all completed replies of one operation are the stored body, byte for byte."""
-    stored = {r.operation_id: r.reply for r in store.runs.values()}
+    answering = {
+        r.operation_id: store.runs[r.host] if r.state == "joined" and r.host else r for r in store.runs.values()
+    }
+    stored = {operation: run.reply for operation, run in answering.items()}
     for line in client:
         if line["event"] == "reply":
             assert line["body"] == stored[line["operation"]], line
@@ -555,6 +588,7 @@ def hold(
     rows_are_the_fold(store)
     revisions_moved_as_promised(store, explicit)
     nothing_uncommitted_is_in_a_session(store)
+    joined_runs_are_part_of_their_hosts(store)
     unknowns_are_visible(store)
     only_started_effects_are_unknown(store)
     steps_are_in_order(store)

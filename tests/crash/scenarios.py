@@ -59,6 +59,10 @@ class World:
         record(self.url, ctx.idempotency_key, tool, {"case": self.case, **arguments})
         return f"{tool} done"
 
+    async def gone_on(self) -> str:
+        await self.go_on.wait()
+        return "done"
+
     def note(self, **line: Any) -> None:
         """Written with one call of the operating system: a process that is killed has written it, or not."""
         descriptor = os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -227,11 +231,15 @@ class Scenario:
         if answer is ENDLESS:
             world.in_tool.set()
             return asyncio.get_running_loop().create_future()
+        if answer is UNHURRIED:
+            world.in_tool.set()
+            return world.gone_on()
         return answer(request) if callable(answer) else answer
 
 
 LIMITS = Limits(tool_output=1_000)
 ENDLESS = object()  # an answer that never comes
+UNHURRIED = object()  # one that comes when the client has gone on
 
 
 def _first_attempt_fails(request: ModelRequest) -> Reply:
@@ -275,6 +283,8 @@ _ALL = (
         ends=frozenset({"cancelled"}),
         meanwhile="interrupt",
     ),
+    Scenario(name="steered", answers=([call("parcel", to="kim")], "done"), meanwhile="steer"),
+    Scenario(name="steered_while_it_answers", answers=(UNHURRIED,), meanwhile="steer"),
 )
 SCENARIOS: Mapping[str, Scenario] = {s.name: s for s in _ALL}
 

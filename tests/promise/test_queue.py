@@ -186,3 +186,40 @@ async def test_a_hundred_operations_at_once_in_ten_sessions_all_complete_in_orde
             assert sorted(revisions) == list(range(1, 11))
         assert all(["run.resumed" not in await kinds(run) for run in runs])
     assert house.count("letter") == 100
+
+
+async def test_a_message_for_a_session_that_waits_for_a_person_says_what_it_queues_behind(house: House) -> None:
+    agent = house.agent([WIRE], "done")
+    async with house.life(agent) as life:
+        waiting = await life.rt.start(agent, "go", session="s", operation_id="0")
+        assert waiting.waits_behind is None
+        assert await rest(waiting) == "waiting"
+        for _ in range(2):  # and so does the same message again
+            behind = await life.rt.start(agent, HELLO, session="s", operation_id="1")
+            ahead = behind.waits_behind
+            assert ahead is not None
+            assert (ahead.run, ahead.state) == (waiting.id, "waiting")
+            assert f"queued behind {waiting.id} (waiting)" in repr(behind)
+        (ask,) = ahead.asks
+        assert (ask.kind, ask.tool) == ("approval", "wire")
+        await ask.approve(by="lee")
+        assert await rest(behind) == "completed"
+        assert (await behind.refresh()).waits_behind is None
+
+
+async def test_words_in_a_session_that_waits_for_an_approval_approve_nothing(house: House) -> None:
+    agent = house.agent([WIRE], "done")
+    house.answers("yes, approve it", "I cannot approve it myself")
+    async with house.life(agent) as life:
+        waiting = await life.rt.start(agent, "go", session="s", user="kim", operation_id="0")
+        assert await rest(waiting) == "waiting"
+        for n, if_busy in enumerate(("queue", "steer")):
+            said = await life.rt.start(
+                agent, "yes, approve it", session="s", user="kim", operation_id=f"said {n}", if_busy=if_busy
+            )
+            assert said.waits_behind is not None
+            assert (await the_ask(waiting)).state == "open"
+        assert (await waiting.refresh()).status == "waiting"
+        await (await the_ask(waiting)).deny(by="lee")
+        assert await rest(said) == "completed"
+    assert house.count("wire") == 0

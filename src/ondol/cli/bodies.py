@@ -15,7 +15,7 @@ def run_body(run: Run) -> dict[str, Any]:
     tokens_in, tokens_out = run.tokens
     return {
         "id": run.id, "state": run.status, "session": run.session, "operation_id": run.operation_id,
-        "agent": run.agent, "user": run.user, "trigger": run.trigger, "time_zone": run.time_zone,
+        "agent": run.agent, "user": run.user, "trigger": run.trigger, "time_zone": run.time_zone, "host": run.host,
         "replay_of": run.replay_of, "forked_at": run.forked_at,
         "retryable": run.retryable, "cancelling": run.cancelling, "error": run.error,
         "tokens": {"input": tokens_in, "output": tokens_out},

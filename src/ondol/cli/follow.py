@@ -48,7 +48,7 @@ Standing: TypeAlias = AtRest | Behind | NoDriver
 
 async def follow(rt: Runtime, run: Run, show: Callable[[Event], None] | None, after: str | None = None) -> Standing:
     """Stay until the run stands somewhere. ``show`` gets its events; leaving never cancels the run."""
-    watching = None if show is None else asyncio.create_task(_watch(run, show, after))
+    watching = None if show is None else asyncio.create_task(_watch(rt, run, show, after))
     resting = asyncio.create_task(_rest(run))
     tasks = {resting} if watching is None else {resting, watching}
     loop = asyncio.get_running_loop()
@@ -73,9 +73,16 @@ async def follow(rt: Runtime, run: Run, show: Callable[[Event], None] | None, af
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _watch(run: Run, show: Callable[[Event], None], after: str | None) -> None:
+async def _watch(rt: Runtime, run: Run, show: Callable[[Event], None], after: str | None) -> None:
     async for event in run.events(after):
         show(event)
+    joined = await rt.get_run(run.id)
+    if joined.status == "joined" and joined.host is not None:
+        together = False
+        async for event in (await rt.get_run(joined.host)).events():
+            together = together or run.id in event.data.get("steers", ())
+            if together:
+                show(event)
 
 
 async def _rest(run: Run) -> None:

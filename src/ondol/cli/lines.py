@@ -43,6 +43,8 @@ def happened(event: Event) -> str:
             said = how + _by(d) + (f": {d['reason']}" if d.get("reason") else "")
         case "run.parked":
             said = f"{d['why']}, ask {d['ask']}"
+        case "run.joined":
+            said = f"run {d['host']}"
         case "session.committed":
             said = f"revision {d['revision']}"
         case "step.started" | "step.completed" | "context.built":

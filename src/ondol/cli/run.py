@@ -21,9 +21,13 @@ from ondol.cli.surface import Cli, verb
 from ondol.errors import OndolError, RunFailed, RunWaiting
 from ondol.handles import Run
 from ondol.runtime import DRAIN, Runtime
+from ondol.transactions import IfBusy
 
 AppName = Annotated[str, typer.Argument(metavar="APP", help="MODULE:NAME or FILE.py:NAME, an Agent or a Runtime.")]
 Model = Annotated[str | None, typer.Option("--model", metavar="M", help="Another model than the agent's own.")]
+IfBusyOption = Annotated[
+    IfBusy, typer.Option("--if-busy", help="What becomes of it while a run of the session is unfinished.")
+]
 AgentName = Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Which agent of a Runtime.")]
 
 
@@ -43,6 +47,7 @@ async def run(
     file: Annotated[list[Path] | None, typer.Option("--file", metavar="F", help="Attach a file.")] = None,
     model: Model = None,
     time_zone: Annotated[str | None, typer.Option("--time-zone", metavar="Z", help="As in Asia/Seoul.")] = None,
+    if_busy: IfBusyOption = "queue",
     agent: AgentName = None,
 ) -> int:
     """Run an agent once and print its answer. The same --operation-id again goes on where it stopped."""
@@ -51,7 +56,7 @@ async def run(
         asked = sys.stdin.read() if text == "-" else text
         return await rt.start(
             name, asked, session=session, user=user, operation_id=operation_id, attachments=file or [],
-            time_zone=time_zone,
+            time_zone=time_zone, if_busy=if_busy,
         )  # fmt: skip
 
     return await drive(cli, app, start, model=model, agent=agent)

@@ -26,9 +26,16 @@ from ondol.usage import Usage
 
 app = noun("What was asked, and where it stands.")
 
+
+def _stands(run: Run) -> str:
+    if run.status == "joined":
+        return f"joined {run.host}"
+    return "cancelling" if run.cancelling else run.status
+
+
 _COLUMNS: list[Column[Run]] = [
     Column("ID", lambda r: r.id),
-    Column("STATE", lambda r: "cancelling" if r.cancelling else r.status),
+    Column("STATE", lambda r: _stands(r)),
     Column("AGENT", lambda r: r.agent),
     Column("SESSION", lambda r: r.session),
     Column("OPERATION", lambda r: r.operation_id),
@@ -100,7 +107,8 @@ async def _print(
     out, zone = cli.out, run.time_zone
     error = run.error
     out.fields([
-        ("run", run.id), ("state", "cancelling" if run.cancelling else run.status), ("agent", run.agent),
+        ("run", run.id), ("state", _stands(run)), ("joins", run.host if run.status == "queued" else None),
+        ("agent", run.agent),
         ("session", run.session), ("operation", run.operation_id), ("user", run.user), ("trigger", run.trigger),
         ("replay of", run.replay_of if run.forked_at is None else None),
         ("fork of", run.replay_of and f"{run.replay_of} at step {run.forked_at}" if run.forked_at else None),
@@ -247,6 +255,9 @@ async def _say_cancelled(cli: Cli, rt: Runtime, run: Run) -> None:
         cli.out.line(f"run {run.id} is cancelling: its process stops what is in flight")
     elif run.status == "cancelled":
         cli.out.line(f"run {run.id} is cancelled")
+    elif run.status == "joined":
+        cli.out.line(f"run {run.id} is part of run {run.host}: nothing was cancelled")
+        say(f"  to stop both: {cli.command('runs', 'cancel', run.host or '')}")
     else:
         cli.out.line(f"run {run.id} is {run.status} already: nothing was cancelled")
     for effect in await rt.effects(run=run.id, state="unknown"):
@@ -278,6 +289,8 @@ async def _resume(
 ) -> int:
     async with cli.runtime(acts=True) as rt:
         run = await rt.get_run(id)
+        if run.status == "joined" and run.host is not None:  # they go on together
+            run = await rt.get_run(run.host)
         match run.status:
             case "waiting":
                 return (await say_waiting(cli, rt, RunWaiting("", run=run.id, asks=())))[1]

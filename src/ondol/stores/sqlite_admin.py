@@ -174,7 +174,7 @@ def _run_problems(connection: apsw.Connection, run: RunRow) -> Iterator[str]:
         if batches and batch.fence < batches[-1].fence:
             yield f"run {run.id}: entry {seq} has a smaller fence than the one before it: {_RESTORE}"
         batches.append(batch)
-    if following == 1 and run.state in lifecycle.ENDED:
+    if following == 1 and run.state in lifecycle.SETTLED:
         return  # its session was deleted: only the tombstone is left
     if following != run.next_seq:
         whole = False

@@ -39,10 +39,10 @@ from ondol.transactions.ending import (
     unknown_question,
 )
 from ondol.transactions.housekeeping import drop_unused_blobs, keep_blob, set_meta
-from ondol.transactions.pieces import Claim, checked_body, run_row
+from ondol.transactions.pieces import Blocking, Claim, Steer, blocking, checked_body, run_row, steers_in
 from ondol.transactions.replaying import NewReplay, accept_replay, read_family
 from ondol.transactions.sessions import delete_session, write_session
-from ondol.transactions.signals import CLOCK, CONFIRMED, DECISIONS, Decision, absorb
+from ondol.transactions.signals import CLOCK, CONFIRMED, DECISIONS, Absorbed, Decision, absorb
 from ondol.transactions.statements import STATEMENTS, Row, Statement, Tx, with_conditions
 
 __all__ = [
@@ -51,8 +51,10 @@ __all__ = [
     "DECISIONS",
     "REPLY_KEPT",
     "STATEMENTS",
+    "Absorbed",
     "Accepted",
     "AskedAgain",
+    "Blocking",
     "Cancelled",
     "Claim",
     "Claimed",
@@ -67,12 +69,14 @@ __all__ = [
     "PlannedCall",
     "Row",
     "Statement",
+    "Steer",
     "Tx",
     "absorb",
     "accept",
     "accept_replay",
     "answer",
     "ask_again",
+    "blocking",
     "cancel",
     "checked_body",
     "claim",
@@ -95,6 +99,7 @@ __all__ = [
     "run_row",
     "set_meta",
     "started",
+    "steers_in",
     "suspend",
     "unknown_question",
     "with_conditions",

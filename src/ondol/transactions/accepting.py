@@ -9,10 +9,19 @@ from ondol import events
 from ondol.errors import OperationExpired, OperationMismatch, QueueFull, RevisionConflict, SessionBusy
 from ondol.records import RunRow, SessionRow
 from ondol.transactions.ending import Cancelled, stop
-from ondol.transactions.pieces import append_entries, message_row, queue_again, run_row
+from ondol.transactions.pieces import (
+    Blocking,
+    append_entries,
+    blocking,
+    message_row,
+    queue_again,
+    run_row,
+    signal_rows,
+)
+from ondol.transactions.signals import STEER
 from ondol.transactions.statements import Statement, Tx
 
-IfBusy: TypeAlias = Literal["queue", "reject", "interrupt"]
+IfBusy: TypeAlias = Literal["queue", "reject", "interrupt", "steer"]
 REPLY_KEPT = 30 * 24 * 3600 * 1_000_000  # microseconds that the reply of a completed operation is kept
 
 
@@ -43,13 +52,22 @@ class NewRun(NamedTuple):
 class Accepted(NamedTuple):
     """``created`` is False when the operation was known; ``wake`` when a worker should look at the run.
 
-    ``interrupted`` is the run whose place was taken: it has ended, or its holder has a signal to read.
+    ``interrupted`` is the run whose place was taken: it has ended, or its holder has a signal to read. ``host`` is the
+    run that this one wants to join; of one that has joined it is the run that answers for both. ``behind`` is what a
+    queued one waits for.
     """
 
     run: RunRow
     created: bool
     wake: bool
     interrupted: RunRow | None = None
+    host: RunRow | None = None
+    behind: Blocking | None = None
+
+    @property
+    def answering(self) -> RunRow:
+        """The run whose end this operation has."""
+        return self.host if self.host is not None and self.run.state == "joined" else self.run
 
 
 def accept(new: NewRun, at: int) -> Tx[Accepted]:
@@ -85,6 +103,7 @@ def accept(new: NewRun, at: int) -> Tx[Accepted]:
         interrupted = yield from _interrupt(new, unfinished[0][0], at)
         place = interrupted.run.place + 1
         yield [("run.make_room", of_session | {"place": place})]
+    host = (yield from _host(new, unfinished[0][0])) if new.if_busy == "steer" and unfinished else None
     if session is None:
         yield [("tenant.insert", {"tenant": new.tenant})]
         place_session: Statement = ("session.insert", of_session | {"next_place": 1, "zone": new.zone, "at": at})
@@ -99,7 +118,7 @@ def accept(new: NewRun, at: int) -> Tx[Accepted]:
         "tenant": new.tenant, "run": new.run, "session": new.session, "user_id": new.user_id,
         "operation_id": new.operation_id, "fingerprint": new.fingerprint, "agent": new.agent,
         "definition": new.definition_digest, "trigger": new.trigger, "door": new.door,
-        "zone": new.zone or known_zone or new.default_zone,
+        "zone": new.zone or known_zone or new.default_zone, "host": host and host.id,
         "place": place, "at": at, "next_seq": 2, "family": None, "replay_of": None, "forked_at": None,
     }  # fmt: skip
     definition = {"tenant": new.tenant, "digest": new.definition_digest, "body": new.definition}
@@ -111,12 +130,15 @@ def accept(new: NewRun, at: int) -> Tx[Accepted]:
         message_row(new.tenant, new.run, 1, new.input),
         *(("blob.insert", {"tenant": new.tenant, "digest": d, "size": size, "at": at}) for d, size in new.blobs),
         *(("blob.use", {"tenant": new.tenant, "digest": d, "run": new.run}) for d, _ in new.blobs),
+        *(signal_rows(host, STEER, new.run, at) if host and host.state == "running" else ()),
         ("run.get", {"tenant": new.tenant, "run": new.run}),
     ]
-    accepted_run = RunRow(*inserted[0])
+    run = RunRow(*inserted[0])
     if interrupted is not None:
-        return Accepted(accepted_run, created=True, wake=not interrupted.pending, interrupted=interrupted.run)
-    return Accepted(accepted_run, created=True, wake=not unfinished)
+        behind = (yield from blocking(run)) if interrupted.pending else None
+        return Accepted(run, created=True, wake=not interrupted.pending, interrupted=interrupted.run, behind=behind)
+    behind = (yield from blocking(run)) if unfinished else None
+    return Accepted(run, created=True, wake=not unfinished, host=host, behind=behind)
 
 
 def _interrupt(new: NewRun, first: str, at: int) -> Tx[Cancelled]:
@@ -127,6 +149,15 @@ def _interrupt(new: NewRun, first: str, at: int) -> Tx[Cancelled]:
     return (yield from stop(run_row(rows, first), last, at))
 
 
+def _host(new: NewRun, first: str) -> Tx[RunRow | None]:
+    """The session's first unfinished run, if the message can join it: it works for the same agent and the same user,
+    and neither waits for a person nor has been asked to stop. Else the message queues."""
+    (rows,) = yield [("run.get", {"tenant": new.tenant, "run": first})]
+    run = run_row(rows, first)
+    able = run.state in ("queued", "running") and not run.cancel
+    return run if able and (run.agent, run.user_id) == (new.agent, new.user_id) else None
+
+
 def known_operation(run: RunRow, fingerprint: str, at: int) -> Tx[Accepted]:
     """The same operation id again: the table of the contract, row by row."""
     if run.fingerprint != fingerprint:
@@ -134,16 +165,24 @@ def known_operation(run: RunRow, fingerprint: str, at: int) -> Tx[Accepted]:
             f"operation {run.operation_id!r} was used before with another agent, session, input or attachment: "
             "choose a new operation id"
         )
+    if run.state == "joined":  # it answers as the run that it joined
+        (rows,) = yield [("run.get", {"tenant": run.tenant, "run": run.host})]
+        answered = yield from _stands(run_row(rows, run.host or ""), run.operation_id, at)
+        return answered._replace(run=run, host=answered.run)
+    return (yield from _stands(run, run.operation_id, at))
+
+
+def _stands(run: RunRow, operation_id: str, at: int) -> Tx[Accepted]:
     if run.state == "completed":
         if run.reply is None or (run.ended_at or 0) + REPLY_KEPT <= at:
             raise OperationExpired(
-                f"operation {run.operation_id!r} was completed by run {run.id}, its reply is no longer kept: "
+                f"operation {operation_id!r} was completed by run {run.id}, its reply is no longer kept: "
                 "read the session, or choose a new operation id"
             )
         return Accepted(run, created=False, wake=False)
     if run.state == "failed" and run.retryable:
         return (yield from _retry(run, at))
-    return Accepted(run, created=False, wake=run.state == "queued")
+    return Accepted(run, created=False, wake=run.state == "queued", behind=(yield from blocking(run)))
 
 
 def resume(tenant: str, run_id: str, at: int) -> Tx[Accepted]:
@@ -152,11 +191,11 @@ def resume(tenant: str, run_id: str, at: int) -> Tx[Accepted]:
     run = run_row(rows, run_id)
     if run.state == "failed" and run.retryable:
         return (yield from _retry(run, at))
-    return Accepted(run, created=False, wake=run.state == "queued")
+    return Accepted(run, created=False, wake=run.state == "queued", behind=(yield from blocking(run)))
 
 
 def _retry(run: RunRow, at: int) -> Tx[Accepted]:
     """A retryable run goes on from its journal, at the tail of its session's queue."""
     ((place,),) = yield [("session.place", {"tenant": run.tenant, "session": run.session, "zone": None})]
     again = yield from queue_again(run, "retried", at, place=place[0], deaths=0)
-    return Accepted(again, created=False, wake=True)
+    return Accepted(again, created=False, wake=True, behind=(yield from blocking(again)))

@@ -11,6 +11,7 @@ from ondol.records import EffectRow, RunRow, SessionRow
 from ondol.transactions.ending import Ended
 from ondol.transactions.pieces import (
     Claim,
+    Steer,
     append_entries,
     ask_row,
     checked_body,
@@ -18,6 +19,7 @@ from ondol.transactions.pieces import (
     hold,
     message_row,
     raised_revision,
+    steers_in,
 )
 from ondol.transactions.statements import Row, Statement, Tx
 from ondol.usage import Usage
@@ -32,8 +34,9 @@ class Claimed(NamedTuple):
     batches: tuple[journal.Batch, ...]
     bodies: Mapping[int, str]
     messages: Mapping[int, messages.Message]
-    untold_runs: tuple[tuple[RunRow, str], ...]  # with the input's stored body
+    untold_runs: tuple[tuple[RunRow, tuple[str, ...]], ...]  # with the stored bodies of what each was asked
     untold_effects: tuple[EffectRow, ...]
+    steered: bool  # a message waits to join the run
 
 
 def claim(tenant: str, run: str, owner: str, at: int) -> Tx[Claimed | None]:
@@ -46,19 +49,22 @@ def claim(tenant: str, run: str, owner: str, at: int) -> Tx[Claimed | None]:
     entry = events.RunStarted() if row.fence == 1 else events.RunResumed()
     append, _ = append_entries(tenant, run, row.fence, row.next_seq - 1, at, [entry])
     of_session = {"tenant": tenant, "session": row.session, "run": run}
-    _, stored, bodies, session, untold, untold_effects = yield [
+    _, stored, bodies, session, untold, untold_effects, steered = yield [
         append,
         ("entry.list", key | {"after": 0}),
         ("message.of_run", key),
         ("session.get", of_session),
         ("run.untold", of_session),
         ("effect.untold", of_session),
+        ("run.steered", key),
     ]
     inputs: list[list[Row]] = []
     untold_runs = sorted((RunRow(*r) for r in untold), key=lambda r: r.place)
     by_place = sorted(((place, EffectRow(*e)) for place, *e in untold_effects), key=lambda e: (e[0], e[1].ordinal))
     if untold_runs:
-        inputs = yield [("message.one", {"tenant": tenant, "run": r.id, "ordinal": 1}) for r in untold_runs]
+        of_runs = [{"tenant": tenant, "run": r.id} for r in untold_runs]
+        joined = [("run.steers", of_run | {"state": "joined"}) for of_run in of_runs]
+        inputs = yield [*(("message.one", of_run | {"ordinal": 1}) for of_run in of_runs), *joined]
     assert row.head is not None
     found = SessionRow(*session[0])
     found.checked_state()
@@ -71,9 +77,11 @@ def claim(tenant: str, run: str, owner: str, at: int) -> Tx[Claimed | None]:
         bodies=own,
         messages={o: messages.loads(body) for o, body in own.items()},
         untold_runs=tuple(
-            (r, checked_body(r.id, *i[0]) if i else "") for r, i in zip(untold_runs, inputs, strict=True)
+            (run, tuple(checked_body(run.id, *row) for row in rows[:1]) + tuple(s.body for s in steers_in(joined)))
+            for run, rows, joined in zip(untold_runs, inputs, inputs[len(untold_runs) :], strict=False)
         ),
         untold_effects=tuple(effect for _, effect in by_place),
+        steered=bool(steered),
     )
 
 
@@ -85,18 +93,30 @@ def note_down(
     message: tuple[int, str] | None = None,
     definition: tuple[str, str] | None = None,
     used: Mapping[str, Usage] | None = None,
+    steers: Sequence[tuple[Steer, int]] = (),
+    unread: bool = True,
 ) -> Tx[journal.Batch]:
     """T2, and a failed model attempt: entries of the holder that change nothing else.
 
     ``message`` is a note's ordinal and body, ``definition`` the digest and body of an agent that changed meanwhile,
-    ``used`` what the run has used with the failed attempt.
+    ``used`` what the run has used with the failed attempt. ``steers`` join the run, each as its message of that
+    ordinal; if one of them does not wait any more, nothing is written. ``unread`` tolerates unread signals.
     """
-    if used is None:
-        (held,) = yield [hold(claim, len(entries), at)]
-    else:
-        (held,) = yield [hold(claim, len(entries), at, "run.hold_spent", **_spent(used))]
-    append, batch = append_entries(claim.tenant, claim.run, claim.fence, held_seq(held, claim), at, entries)
+    holding = hold(claim, len(entries), at)
+    if used is not None:
+        holding = hold(claim, len(entries), at, "run.hold_spent", **_spent(used))
+    of_steer = {"tenant": claim.tenant, "host": claim.run, "at": at}
+    held, *joined = yield [holding, *(("run.join", of_steer | {"run": s.run}) for s, _ in steers)]
+    seq = held_seq(held, claim, unread=unread)
+    append, batch = append_entries(claim.tenant, claim.run, claim.fence, seq, at, entries)
     writes = [append]
+    for (steer, ordinal), moved in zip(steers, joined, strict=True):
+        if not moved:
+            raise SignalsUnread(f"run {steer.run} does not wait to join run {claim.run} any more")
+        own = [events.RunJoined(host=claim.run)]
+        writes.append(append_entries(claim.tenant, steer.run, moved[0][1], moved[0][0], at, own)[0])
+        writes.append(message_row(claim.tenant, claim.run, ordinal, steer.body))
+        writes.append(("blob.share", of_steer | {"run": steer.run}))
     if message is not None:
         writes.append(message_row(claim.tenant, claim.run, *message))
     if definition is not None:
@@ -271,7 +291,10 @@ class Outcome(NamedTuple):
 
 
 def outcome(claim: Claim, user_id: str, at: int, done: Outcome, also: Sequence[events.Entry] = ()) -> Tx[journal.Batch]:
-    """T5. Requires the effect to be started with this attempt (a read: planned). ``also`` may hold the next T2."""
+    """T5. Requires the effect to be started with this attempt (a read: planned).
+
+    ``also`` may hold the next T2. With it everything is refused while a signal is unread: it could be a message for it.
+    """
     entry = done.entry
     state: effects.EffectState = (
         "succeeded" if isinstance(entry, events.EffectSucceeded)
@@ -288,7 +311,7 @@ def outcome(claim: Claim, user_id: str, at: int, done: Outcome, also: Sequence[e
             "seen": int(isinstance(entry, events.EffectUnknown) and entry.seen),
         }),
     ]  # fmt: skip
-    seq = held_seq(held, claim)
+    seq = held_seq(held, claim, unread=not also)
     if not marked:
         raise ClaimLost(f"call {entry.call} of run {claim.run} is not at attempt {done.attempt} any more")
     append, batch = append_entries(claim.tenant, claim.run, claim.fence, seq, at, entries)
@@ -342,15 +365,22 @@ def commit(
     state: str | None,
     told: Iterable[Sequence[str]],
     step: int,
+    last: bool,
 ) -> Tx[Ended]:
-    """T8, the only completion point: session revision by compare-and-swap on ``head``, messages, reply, run."""
+    """T8, the only completion point: session revision by compare-and-swap on ``head``, messages, reply, run.
+
+    Refused while a message waits to join the run, unless this was its ``last`` step.
+    """
     key = {"tenant": claim.tenant, "run": claim.run}
     of_session = {"tenant": claim.tenant, "session": claim.session}
-    held, committed = yield [
+    held, committed, steered = yield [
         hold(claim, 3, at),
         ("session.commit", of_session | {"head": claim.head, "n": n_messages, "at": at}),
+        ("run.steered", key),
     ]
     seq = held_seq(held, claim, cancel=False)
+    if steered and not last:
+        raise SignalsUnread(f"a message waits to join run {claim.run}")
     revision = yield from raised_revision(committed, claim)
     base = committed[0][1]
     entries: list[events.Entry] = [events.StepCompleted(step=step)]

@@ -130,7 +130,7 @@ def cancel(tenant: str, run_id: str, by: str, door: str, reason: str, at: int) -
     """A signal to the holder; at once where nobody holds the run. Idempotent."""
     (rows,) = yield [("run.get", {"tenant": tenant, "run": run_id})]
     run = run_row(rows, run_id)
-    if run.state in lifecycle.ENDED:
+    if run.state in lifecycle.SETTLED:
         return Cancelled(run, pending=False)
     return (yield from stop(run, events.RunCancelled(by=by, door=door, reason=reason), at))
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from ondol import events, journal, messages, values
 from ondol.errors import CancelRequested, ClaimLost, EndCode, NotFound, RevisionConflict, SignalsUnread
-from ondol.records import RunRow, SessionRow
-from ondol.transactions.statements import Row, Statement, Tx
+from ondol.records import AskRow, RunRow, SessionRow
+from ondol.transactions.statements import Row, Statement, Tx, with_conditions
 
 
 class Claim(NamedTuple):
@@ -117,6 +117,38 @@ def ask_row(
         "effect": effect, "tool": tool, "arguments": arguments, "hash": hash, "question": question,
         "at": at, "expires_at": expires_at,
     }  # fmt: skip
+
+
+class Blocking(NamedTuple):
+    """The run that a queued one waits behind, and its open asks."""
+
+    run: str
+    state: str
+    asks: tuple[AskRow, ...]
+
+
+def blocking(run: RunRow) -> Tx[Blocking | None]:
+    """What a queued run waits behind: the first unfinished one of its session. It changes nothing."""
+    if run.state != "queued":
+        return None
+    (rows,) = yield [("run.unfinished_in_session", {"tenant": run.tenant, "session": run.session})]
+    if not rows or rows[0][0] == run.id:
+        return None
+    ahead, state = rows[0]
+    (asks,) = yield [with_conditions("ask.list_open", {"tenant": run.tenant, "limit": 100}, {"run": ahead})]
+    return Blocking(ahead, state, tuple(AskRow(*a) for a in asks))
+
+
+class Steer(NamedTuple):
+    """A run that joins another one, with the stored body of its input."""
+
+    run: str
+    body: str
+
+
+def steers_in(rows: list[Row]) -> list[Steer]:
+    """What ``run.steers`` found, in the order in which they came."""
+    return [Steer(run, checked_body(run, *stored)) for _, run, *stored in sorted(rows)]
 
 
 def raised_revision(rows: list[Row], claim: Claim) -> Tx[int]:

@@ -138,7 +138,7 @@ def _insert(new: NewReplay, of: RunRow, session: str, place: int, copied: _Copie
         "operation_id": new.operation_id, "fingerprint": new.fingerprint, "agent": of.agent,
         "definition": of.definition, "trigger": of.trigger, "door": new.door, "zone": new.zone or of.zone,
         "place": place, "at": at, "next_seq": 1 + len(copied.entries), "family": of.family or of.id,
-        "replay_of": of.id, "forked_at": None,
+        "replay_of": of.id, "forked_at": None, "host": None,
     }  # fmt: skip
     key = {"tenant": new.tenant, "run": new.run}
     blobs = {a.digest: a.size for body in copied.bodies.values() for a in _attached(body)}

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from ondol import events, ids, journal, messages, values
 from ondol.records import AskRow, EffectRow
@@ -49,6 +50,7 @@ class Decision:
 
 STOPS = ("cancel", "interrupt")  # signals that ask a run to stop
 CONFIRMED = "done (confirmed by a person)"  # where that person gave no result
+STEER = "steer"  # a message waits to join the run
 CLOCK = "clock"  # the door through which an ask expires
 DECISIONS: Mapping[str, tuple[str, ...]] = {
     "approval": ("approve", "deny", "expire"),
@@ -118,11 +120,12 @@ def _settlement(
 
 @dataclass(slots=True)
 class _Read:
-    """What unread signals come to: entries, changes, and the calls that they settle."""
+    """What unread signals come to: entries, changes, the calls that they settle, and whether a steer came."""
 
     entries: list[events.Entry]
     writes: list[Statement]
     settled: set[int]
+    steered: bool = False
 
 
 def read_signals(tenant: str, run: str, ended: bool, at: int) -> Tx[_Read]:
@@ -133,6 +136,9 @@ def read_signals(tenant: str, run: str, ended: bool, at: int) -> Tx[_Read]:
         if kind in STOPS:
             if not ended:
                 read.entries.append(events.RunCancelling(**values.loads(body)))
+            continue
+        if kind == STEER:
+            read.steered = True  # it becomes an entry when it joins
             continue
         (rows,) = yield [("ask.get", {"tenant": tenant, "id": body})]
         ask = AskRow(*rows[0])
@@ -147,14 +153,27 @@ def read_signals(tenant: str, run: str, ended: bool, at: int) -> Tx[_Read]:
     return read
 
 
-def absorb(claim: Claim, at: int) -> Tx[tuple[journal.Batch | None, dict[int, str]]]:
-    """The holder turns the signals of others into entries. With them come the messages that were written."""
+class Absorbed(NamedTuple):
+    """The entries that the signals became, the messages written with them, and whether a steer waits to join."""
+
+    batch: journal.Batch | None = None
+    bodies: Mapping[int, str] = MappingProxyType({})
+    steered: bool = False
+
+
+def absorb(claim: Claim, at: int) -> Tx[Absorbed]:
+    """The holder turns the signals of others into entries."""
     key = {"tenant": claim.tenant, "run": claim.run}
     read = yield from read_signals(claim.tenant, claim.run, False, at)
-    if not read.entries:
-        return None, {}
+    if not read.entries and not read.steered:
+        return Absorbed()
     (held,) = yield [hold(claim, len(read.entries), at)]
-    append, batch = append_entries(claim.tenant, claim.run, claim.fence, held_seq(held, claim), at, read.entries)
-    yield [append, *read.writes, ("signal.read", key | {"at": at}), ("signal.none_unread", key)]
+    seq = held_seq(held, claim)
+    writes = [*read.writes, ("signal.read", key | {"at": at}), ("signal.none_unread", key)]
+    batch = None
+    if read.entries:
+        append, batch = append_entries(claim.tenant, claim.run, claim.fence, seq, at, read.entries)
+        writes.insert(0, append)
+    yield writes
     bodies = {row["ordinal"]: messages.unpack(row["body"]) for name, row in read.writes if name == "message.insert"}
-    return batch, bodies
+    return Absorbed(batch, bodies, read.steered)

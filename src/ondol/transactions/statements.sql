@@ -56,14 +56,27 @@ UPDATE runs SET place = place + 1 WHERE tenant = :tenant AND session = :session
 -- name: run.count_unfinished
 SELECT count(*) FROM runs WHERE tenant = :tenant AND session = :session AND state IN ('queued', 'running', 'waiting')
 
+-- What waits to join a run, and the run that it becomes a part of: see `driving.note_down`.
+-- name: run.steered
+SELECT 1 FROM runs WHERE tenant = :tenant AND host = :run AND state = 'queued' LIMIT 1
+
+-- name: run.steers
+SELECT r.place, r.id, m.ordinal, m.body, m.sum FROM runs r JOIN messages m ON m.tenant = r.tenant AND m.run = r.id
+WHERE r.tenant = :tenant AND r.host = :run AND r.state = :state AND m.ordinal = 1
+
+-- name: run.join
+UPDATE runs SET state = 'joined', fence = fence + 1, next_seq = next_seq + 1, told = 1, ended_at = :at, updated_at = :at
+WHERE tenant = :tenant AND id = :run AND host = :host AND state = 'queued'
+RETURNING next_seq - 1, fence
+
 -- name: run.insert
 INSERT INTO runs (tenant, id, session, user_id, operation_id, fingerprint, agent, definition, trigger, door, zone,
-  state, place, next_seq, accepted_at, updated_at, family, replay_of, forked_at)
+  state, place, next_seq, accepted_at, updated_at, family, replay_of, forked_at, host)
 VALUES (:tenant, :run, :session, :user_id, :operation_id, :fingerprint, :agent, :definition, :trigger, :door, :zone,
-  'queued', :place, :next_seq, :at, :at, :family, :replay_of, :forked_at)
+  'queued', :place, :next_seq, :at, :at, :family, :replay_of, :forked_at, :host)
 
 -- name: run.claim
-UPDATE runs SET state = 'running', fence = fence + 1, owner = :owner, next_seq = next_seq + 1, updated_at = :at,
+UPDATE runs SET state = 'running', fence = fence + 1, owner = :owner, next_seq = next_seq + 1, updated_at = :at, host = NULL,
   head = (SELECT revision FROM sessions s WHERE s.tenant = runs.tenant AND s.id = runs.session)
 WHERE tenant = :tenant AND id = :run AND state = 'queued' AND deaths < :max_deaths
   AND NOT EXISTS (SELECT 1 FROM runs b WHERE b.tenant = runs.tenant AND b.session = runs.session
@@ -404,6 +417,10 @@ ON CONFLICT (tenant, digest) DO UPDATE SET renewed_at = excluded.renewed_at
 
 -- name: blob.use
 INSERT INTO blob_uses (tenant, digest, run) VALUES (:tenant, :digest, :run) ON CONFLICT (tenant, digest, run) DO NOTHING
+
+-- name: blob.share
+INSERT INTO blob_uses (tenant, digest, run) SELECT tenant, digest, :host FROM blob_uses WHERE tenant = :tenant AND run = :run
+ON CONFLICT (tenant, digest, run) DO NOTHING
 
 -- name: blob.get
 SELECT size FROM blobs WHERE tenant = :tenant AND digest = :digest

@@ -81,3 +81,8 @@ ALTER TABLE effects ADD COLUMN place INTEGER;
 ALTER TABLE runs ADD COLUMN reply_sum INTEGER;
 ALTER TABLE sessions ADD COLUMN state_sum INTEGER;
 ALTER TABLE asks ADD COLUMN decision_sum INTEGER;
+
+-- Steers: the run that a queued one wants to join, or that a joined one is part of.
+ALTER TABLE runs ADD COLUMN host TEXT;
+CREATE INDEX runs_host ON runs (tenant, host) WHERE host IS NOT NULL;
+INSERT INTO sqlite_stat1 (tbl, idx, stat) VALUES ('runs', 'runs_host', '10000 10000 2');
