@@ -298,16 +298,18 @@ async def test_two_that_interrupt_a_waiting_run_the_second_interrupts_the_first(
 
 
 async def test_two_that_interrupt_a_queued_run_the_second_ends_the_first_at_once(house: House) -> None:
-    agent, claiming, again = house.agent("done"), barrier(), barrier()
-    plan = FaultPlan().at("claim.before", fault=claiming).at("claim.before", nth=2, fault=again)
+    agent, claiming = house.agent("done"), [barrier() for _ in range(3)]
+    plan = FaultPlan()
+    for n, claim in enumerate(claiming, 1):
+        plan.at("claim.before", nth=n, fault=claim)
     async with house.life(agent, plan=plan) as life:
         old = await go(life, agent)
-        await claiming.reached.wait()
+        await claiming[0].reached.wait()
         first = await interrupt(life, agent, "first")
         second = await interrupt(life, agent, "second")
         assert [(await r.refresh()).status for r in (old, first, second)] == ["cancelled", "cancelled", "queued"]
-        claiming.go_on.set()
-        again.go_on.set()
+        for claim in claiming:
+            claim.go_on.set()
         assert await rest(second) == "completed"
     assert not house.asked(first)
 
