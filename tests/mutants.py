@@ -501,8 +501,8 @@ MUTANTS = (
     Mutant(
         "long results: the blob of an outcome is used by its run",
         "transactions/driving.py",
-        '        writes.append(("blob.use", kept | {"run": claim.run}))\n',
-        "",
+        ', ("blob.use", kept | {"run": claim.run})]',
+        "]",
         ("tests/promise/test_long_results.py",),
     ),
     Mutant(

@@ -133,17 +133,18 @@ class Outcome(NamedTuple):
     response: Any
     error: bool = False
     patch: Mapping[str, Any] = {}
+    blob: messages.Blob | None = None
     reuses: str | None = None
 
 
 def given(planned: PlannedCall, outcome: Outcome) -> PlannedCall:
     """The plan of a call that is not made: it has this outcome at once, and asks nobody."""
     call = planned.entry
-    body = messages.dumps(messages.tool_result(planned.call_id, call.tool, outcome.response, outcome.error))
+    result = messages.tool_result(planned.call_id, call.tool, outcome.response, outcome.error, outcome.blob)
     succeeded = events.EffectSucceeded(call=call.call, by=outcome.by, patch=dict(outcome.patch))
     return planned._replace(
         entry=replace(call, ask=None, decision=outcome.by, reuses=outcome.reuses), decision=outcome.by, hash="",
-        question="", expires_at=None, given=Given(succeeded, body),
+        question="", expires_at=None, given=Given(succeeded, messages.dumps(result), outcome.blob),
     )  # fmt: skip
 
 

@@ -168,11 +168,12 @@ def get_ask(tenant: str, ask: str) -> Tx[AskRow]:
 
 class RecordedOutcome(NamedTuple):
     """What a call that succeeded came to: its encoded result, whether that says that something failed, its patch of
-    the session state."""
+    the session state, and where all of a long result is kept."""
 
     response: Any
     error: bool
     patch: Mapping[str, Any]
+    blob: messages.Blob | None = None
 
 
 def recorded_outcome(tenant: str, effect: str) -> Tx[RecordedOutcome | None]:
@@ -188,7 +189,7 @@ def recorded_outcome(tenant: str, effect: str) -> Tx[RecordedOutcome | None]:
         return RecordedOutcome(CONFIRMED, False, patch)
     part = messages.loads(checked_body(run, *rows[0])).parts[0]
     assert isinstance(part, messages.ToolResponse)
-    return RecordedOutcome(part.response, part.error, patch)
+    return RecordedOutcome(part.response, part.error, patch, part.blob)
 
 
 def list_asks(

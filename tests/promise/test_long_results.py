@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from ondol import Context, ModelRequest, PolicyRules, Rule, ToolResponse, tool
+from ondol import By, Context, ModelRequest, PolicyRules, Rule, ToolResponse, tool
 from ondol.testing import call
 from promise.house import House, letter, rest, the_ask
 
@@ -96,3 +96,26 @@ async def test_no_policy_stands_before_the_rest_of_a_result_that_it_allowed(hous
         run = await life.rt.start(agent, "go", session="s", operation_id="op")
         assert await rest(run) == "completed"
         assert [(e.tool, e.state) for e in await run.effects()] == [("report", "succeeded"), ("read_more", "succeeded")]
+
+
+async def test_a_replay_that_reuses_a_long_result_keeps_it_and_reads_on_in_its_own_session(house: House) -> None:
+    def read_on(request: ModelRequest) -> object:
+        (result,) = (p for p in request.messages[-1].parts if isinstance(p, ToolResponse))
+        assert result.blob is not None
+        return call("read_more", reference=result.blob.digest, offset=len(LONG) - 5)
+
+    agent = house.agent([call("report")], read_on, "done", tools=[report])
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert await rest(run) == "completed"
+        again = await life.rt.replay(run, force=By("lee", "once more"))
+        assert await rest(again) == "completed"
+        assert again.session != run.session
+        (first, read) = await again.effects()
+        assert (first.reuses, first.blob, read.state) == ((await run.effects())[0].id, first.blob, "succeeded")
+        assert first.blob is not None
+        shown = house.asked(again)[-1].messages[-1].parts[0]
+        assert isinstance(shown, ToolResponse)
+        assert shown.text.endswith(LONG[-5:])
+        assert {(run.id, first.blob), (again.id, first.blob)} == house.written().uses
+    assert house.count("report") == 1

@@ -127,10 +127,11 @@ def note_down(
 
 
 class Given(NamedTuple):
-    """The outcome of a call that is not made, with its stored result."""
+    """The outcome of a call that is not made, with its stored result, and where all of a long one is kept."""
 
     entry: events.EffectSucceeded
     body: str
+    blob: messages.Blob | None = None
 
 
 class PlannedCall(NamedTuple):
@@ -201,10 +202,11 @@ def _planned(claim: Claim, user_id: str, at: int, call: PlannedCall) -> tuple[li
         "tenant": claim.tenant, "run": claim.run, "session": claim.session, "ordinal": planned.call,
         "tool": planned.tool, "effect": planned.effect, "call_id": call.call_id, "reply": call.reply,
         "arguments": call.arguments, "state": call.state, "decision": call.decision, "parent": planned.parent,
-        "place": planned.place, "reuses": planned.reuses,
+        "place": planned.place, "reuses": planned.reuses, **_kept(call.given and call.given.blob),
     })]  # fmt: skip
     if call.given is not None:
         entries.append(call.given.entry)
+        writes += _uses(claim, call.given.blob, at)
     elif call.refusal is not None:
         entries.append(events.EffectFailed(call=planned.call, reason=call.refusal_reason))
     if call.result is not None:
@@ -307,7 +309,7 @@ def outcome(claim: Claim, user_id: str, at: int, done: Outcome, also: Sequence[e
             "tenant": claim.tenant, "run": claim.run, "ordinal": entry.call, "state": state, "at": at,
             "attempt": done.attempt, "reason": done.reason or None, "unstarted": int(done.unstarted),
             "warning": entry.warning or None if isinstance(entry, events.EffectSucceeded) else None,
-            "blob": done.blob and done.blob.digest, "size": done.blob and done.blob.size,
+            **_kept(done.blob),
             "seen": int(isinstance(entry, events.EffectUnknown) and entry.seen),
         }),
     ]  # fmt: skip
@@ -326,12 +328,21 @@ def outcome(claim: Claim, user_id: str, at: int, done: Outcome, also: Sequence[e
         ))  # fmt: skip
     else:
         writes.append(message_row(claim.tenant, claim.run, done.reply, done.body))
-    if done.blob is not None:
-        kept = {"tenant": claim.tenant, "digest": done.blob.digest}
-        writes.append(("blob.insert", kept | {"size": done.blob.size, "at": at}))
-        writes.append(("blob.use", kept | {"run": claim.run}))
-    yield writes
+    yield [*writes, *_uses(claim, done.blob, at)]
     return batch
+
+
+def _kept(blob: messages.Blob | None) -> dict[str, Any]:
+    """The columns of an effect that say where all of its result is kept."""
+    return {"blob": blob and blob.digest, "size": blob and blob.size}
+
+
+def _uses(claim: Claim, blob: messages.Blob | None, at: int) -> list[Statement]:
+    """Its bytes are kept by now; from here on they are not collected."""
+    if blob is None:
+        return []
+    kept = {"tenant": claim.tenant, "digest": blob.digest}
+    return [("blob.insert", kept | {"size": blob.size, "at": at}), ("blob.use", kept | {"run": claim.run})]
 
 
 def late_outcome(tenant: str, run: str, call: int, evidence: str) -> Tx[None]:

@@ -292,9 +292,9 @@ SELECT body FROM definitions WHERE tenant = :tenant AND digest = :digest
 
 -- name: effect.insert
 INSERT INTO effects (tenant, run, session, ordinal, tool, effect, call_id, reply, arguments, state, decision, parent,
-  place, reuses, run_n)
+  place, reuses, blob, size, run_n)
 VALUES (:tenant, :run, :session, :ordinal, :tool, :effect, :call_id, :reply, :arguments, :state, :decision, :parent,
-  :place, :reuses, (SELECT n FROM runs r WHERE r.tenant = :tenant AND r.id = :run))
+  :place, :reuses, :blob, :size, (SELECT n FROM runs r WHERE r.tenant = :tenant AND r.id = :run))
 
 -- name: effect.start
 UPDATE effects SET state = 'started', attempt = :attempt, deadline = :deadline, started_at = coalesce(started_at, :at)
