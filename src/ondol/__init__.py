@@ -6,6 +6,7 @@ from ondol.errors import (
     AlreadyDecided,
     AskClosed,
     CallFailed,
+    FileDamaged,
     InvalidInput,
     ModelError,
     NotDone,
@@ -17,6 +18,7 @@ from ondol.errors import (
     OutcomeUnknown,
     PolicyDenied,
     QueueFull,
+    ReadOnly,
     ReplayUnsafe,
     RevisionConflict,
     RunCancelled,
@@ -34,6 +36,7 @@ from ondol.errors import (
 )
 from ondol.events import Event
 from ondol.handles import Act, Ahead, Ask, Effect, Lineage, Run, RunResult, SeenContext, Session, SessionMessage
+from ondol.imported import ImportedRun
 from ondol.limits import Limits
 from ondol.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, ToolResponse, UnknownPart
 from ondol.model import Answer, Delta, Model, ModelOutput, ModelRequest, ToolSpec
@@ -51,14 +54,14 @@ from ondol.values import Opaque
 __version__ = "0.1.0"
 
 __all__ = [
-    "Act", "Agent", "Ahead",
-    "Allow", "AlreadyDecided", "Answer", "Ask", "AskClosed", "AskFirst", "Attachment", "By",
-    "CallFailed", "CannotTell", "Clock", "Context", "Delta", "Deny", "Effect", "Event", "Happened", "InvalidInput",
-    "Limits", "Lineage", "Message", "Model", "ModelError", "ModelOutput", "ModelRequest", "NotDone", "NotFound",
-    "NotHappened", "NotOpen", "OndolError", "Opaque", "OperationExpired", "OperationMismatch", "OutcomeUnknown", "Part",
-    "PolicyCall", "PolicyDenied", "PolicyRules", "QueueFull", "Reasoning", "ReplayEffect", "ReplayUnsafe",
-    "ReplayVerdict", "RevisionConflict", "Rule", "Run", "RunCancelled", "RunEnded", "RunExpired", "RunFailed",
-    "RunResult", "RunWaiting", "Runtime", "Secret", "SeenContext", "Session", "SessionBusy", "SessionMessage", "Store",
-    "StoreBusy", "StoreCorrupt", "StoreError", "StoreFull", "StoreTooNew", "SystemClock", "Text", "TooLarge", "Tool",
-    "ToolCall", "ToolResponse", "ToolSpec", "Toolset", "UnknownPart", "Usage", "UsageLine", "tool", "toolset",
+    "Act", "Agent", "Ahead", "Allow", "AlreadyDecided", "Answer", "Ask", "AskClosed", "AskFirst", "Attachment", "By",
+    "CallFailed", "CannotTell", "Clock", "Context", "Delta", "Deny", "Effect", "Event", "FileDamaged", "Happened",
+    "ImportedRun", "InvalidInput", "Limits", "Lineage", "Message", "Model", "ModelError", "ModelOutput", "ModelRequest",
+    "NotDone", "NotFound", "NotHappened", "NotOpen", "OndolError", "Opaque", "OperationExpired", "OperationMismatch",
+    "OutcomeUnknown", "Part", "PolicyCall", "PolicyDenied", "PolicyRules", "QueueFull", "ReadOnly", "Reasoning",
+    "ReplayEffect", "ReplayUnsafe", "ReplayVerdict", "RevisionConflict", "Rule", "Run", "RunCancelled", "RunEnded",
+    "RunExpired", "RunFailed", "RunResult", "RunWaiting", "Runtime", "Secret", "SeenContext", "Session", "SessionBusy",
+    "SessionMessage", "Store", "StoreBusy", "StoreCorrupt", "StoreError", "StoreFull", "StoreTooNew", "SystemClock",
+    "Text", "TooLarge", "Tool", "ToolCall", "ToolResponse", "ToolSpec", "Toolset", "UnknownPart", "Usage", "UsageLine",
+    "tool", "toolset",
 ]  # fmt: skip

@@ -14,6 +14,8 @@
     │   ├── AskClosed           the run of this ask has ended
     │   ├── PolicyDenied        the policy denies what would be approved
     │   ├── ReplayUnsafe        settle first what its verdict names, or force it
+    │   ├── ReadOnly            it is an imported run, which can be looked at and nothing else
+    │   ├── FileDamaged         an exported run is not as it was written: export it again
     │   └── NotOpen             the runtime was used outside ``async with``
     ├── RunEnded                the run did not complete
     │   ├── RunFailed           (``retryable``: send the same operation id to go on)
@@ -74,6 +76,8 @@ CODES: Mapping[str, str] = {
     "invalid_input": "Change the value that the message names, then send it again.",
     "not_found": "Check the id, the store (--db) and the tenant: the matching 'ls' command lists what there is.",
     "no_database": "Name the store with --db or ONDOL_DB, or make one with 'ondol run'.",
+    "read_only": "Do it where the run is at home: here is a copy of it, to be looked at.",
+    "file_damaged": "Export the run again where it ran: 'ondol runs export RUN'.",
     "not_open": "Use the runtime inside 'async with Runtime(...) as rt:'.",
     "operation_mismatch": "Choose a new operation id, or send what was sent with this one before.",
     "operation_expired": "Read the session: the operation is done. To do it once more, choose a new operation id.",
@@ -246,6 +250,22 @@ class ReplayUnsafe(Refused):
     def __init__(self, message: str, verdict: Any) -> None:
         self.verdict = verdict
         super().__init__(message)
+
+
+class ReadOnly(Refused):
+    """The run was imported: it can be looked at, and nothing else."""
+
+    code = "read_only"
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        super().__init__(f"run {run} was imported and can only be looked at: do it in the store where it ran")
+
+
+class FileDamaged(Refused):
+    """The file of an exported run is not as it was written. The message names the place."""
+
+    code = "file_damaged"
 
 
 class NotOpen(Refused):

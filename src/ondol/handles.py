@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ondol import clock, events, ids, journal, lifecycle, messages, usage, values
-from ondol.errors import InvalidInput, RunCancelled, RunExpired, RunFailed, RunWaiting
+from ondol import clock, context, events, ids, journal, lifecycle, messages, usage, values
+from ondol.errors import InvalidInput, NotFound, RunCancelled, RunExpired, RunFailed, RunWaiting
 from ondol.events import Event
 from ondol.messages import Message
 from ondol.records import AskRow, EffectRow, RunRow, SessionRow
@@ -550,6 +550,16 @@ def told_of(entry: events.Entry, state: journal.State) -> tuple[int, ...]:
             return ()
 
 
+def cursor(run: str, after: str | None) -> int:
+    """The sequence behind which a watcher wants to go on. Raises InvalidInput for the id of no event of the run."""
+    if after is None:
+        return 0
+    of_run, _, seq = after.rpartition("/") if isinstance(after, str) else ("", "", "")
+    if of_run != run or not seq.isdecimal() or len(seq) > 18:
+        raise InvalidInput(f"{after!r} is not an event of run {run}: give the id of an event of this run")
+    return int(seq)
+
+
 def event_of(
     run: str, seq: int, at: int, entry: events.Entry, bodies: Mapping[int, Message], state: journal.State
 ) -> Event:
@@ -599,6 +609,54 @@ class SeenContext:
     hash: str
     matches: bool
     incomplete: bool = False
+
+
+class ContextPlace(NamedTuple):
+    """Where a context was built: the entry, what it shows, and the ordinal up to which it holds own messages."""
+
+    built: events.ContextBuilt
+    shown: journal.Shown
+    upto: int
+
+
+def context_place(run: str, batches: Iterable[journal.Batch], step: int | None) -> ContextPlace:
+    """The context of a step, or the last one. Raises NotFound."""
+    state = journal.State()
+    found: ContextPlace | None = None
+    for batch in batches:
+        for entry in batch.entries:
+            state = journal.apply(state, entry, batch.at)
+            if isinstance(entry, events.ContextBuilt) and step in (None, entry.step) and state.shown is not None:
+                found = ContextPlace(entry, state.shown, state.next_message)
+    if found is None:
+        asked = f"run {run} has not asked the model yet"
+        raise NotFound(asked if step is None else f"run {run} has no step {step}")
+    return found
+
+
+def seen_context(
+    run: str,
+    place: ContextPlace,
+    described: str | None,
+    history: Sequence[str],
+    own: Mapping[int, str],
+    incomplete: bool,
+) -> SeenContext:
+    """What the model saw there, from the stored bodies of the definition, the session's history and the run's own
+    messages. ``incomplete``: a part of the history was erased.
+
+    Raises:
+        NotFound: the definition is not stored any more.
+    """
+    if described is None:
+        raise NotFound(f"the definition of run {run} is not stored any more")
+    definition = values.loads(described)
+    mine = {o: body for o, body in own.items() if o >= 0}
+    seen, digest = context.rebuild(definition, place.shown, history, mine, place.upto)
+    return SeenContext(
+        run=run, step=place.built.step, messages=seen, definition=values.decode(definition), hash=place.built.hash,
+        matches=digest == place.built.hash, incomplete=incomplete,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,11 +6,14 @@ Functions of the same form as those of ``transactions``, which change nothing. A
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from ondol import ids, journal, messages, usage
 from ondol.errors import NotFound
+from ondol.events import ContextBuilt
 from ondol.records import AskRow, EffectRow, RunRow, SessionRow
+from ondol.runfile import Entries, RunFile, Said
 from ondol.spending import RunUsage
 from ondol.transactions import CONFIRMED, Row, Steer, Tx, checked_body, run_row, steers_in, with_conditions
 
@@ -82,6 +85,7 @@ class StoredMessage(NamedTuple):
 
     seq: int
     run: str
+    ordinal: int
     body: str
 
 
@@ -118,7 +122,51 @@ def _ancestry(session: SessionRow, since: int, until: int | None) -> Tx[list[tup
 
 def _stored(row: Row) -> StoredMessage:
     seq, run, ordinal, body, total = row
-    return StoredMessage(seq, run, checked_body(run, ordinal, body, total))
+    return StoredMessage(seq, run, ordinal, checked_body(run, ordinal, body, total))
+
+
+def whole_run(tenant: str, run: str, at: datetime) -> Tx[RunFile]:
+    """All that is known of a run, with what its model saw of the session. Of blobs only the sizes."""
+    key = {"tenant": tenant, "run": run}
+    row, batches = yield from read_journal(tenant, run)
+    if not batches:
+        raise NotFound(f"what happened in run {run} is not stored any more: its session was deleted")
+    own = yield from read_messages(tenant, run)
+    entries, sessions, effects, asks, blobs = yield [
+        ("entry.list", key | {"after": 0}),
+        ("session.get", {"tenant": tenant, "session": row.session}),
+        ("effect.of_run", key),
+        ("ask.of_run", key),
+        ("blob.of_run", key),
+    ]
+    built = [e for b in batches for e in b.entries if isinstance(e, ContextBuilt)]
+    digests = dict.fromkeys([row.definition, *(e.definition for e in built if e.definition)])
+    definitions = yield [("definition.get", {"tenant": tenant, "digest": d}) for d in digests]
+    session = SessionRow(*sessions[0])
+    history = yield from read_history(session, 0, max((e.history for e in built), default=0))
+    return RunFile(
+        run=row,
+        effects=tuple(EffectRow(*e) for e in effects),
+        asks=tuple(AskRow(*a) for a in asks),
+        entries=tuple(Entries(*e[:5]) for e in entries),
+        messages=tuple(Said(run, ordinal, body) for ordinal, body in own.items()),
+        history=tuple(Said(m.run, m.ordinal, m.body, m.seq) for m in history),
+        incomplete=session.is_orphan,
+        definitions={d: found[0][0] for d, found in zip(digests, definitions, strict=True) if found},
+        blobs=dict(blobs),
+        exported_at=at,
+    )
+
+
+def get_import(tenant: str, run: str) -> Tx[bytes | None]:
+    """An imported run's file, packed as messages are."""
+    (rows,) = yield [("import.get", {"tenant": tenant, "run": run})]
+    return rows[0][0] if rows else None
+
+
+def list_imports(tenant: str, limit: int) -> Tx[list[tuple[str, bytes]]]:
+    (rows,) = yield [("import.list", {"tenant": tenant, "limit": limit})]
+    return [(r[0], r[1]) for r in rows]
 
 
 def get_session(tenant: str, session: str) -> Tx[SessionRow]:

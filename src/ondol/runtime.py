@@ -15,7 +15,6 @@ from typing import Any, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpac
 
 from ondol import clock as clocks
 from ondol import (
-    context,
     ids,
     journal,
     media,
@@ -25,6 +24,7 @@ from ondol import (
     prices,
     providers,
     queries,
+    runfile,
     spending,
     transactions,
     values,
@@ -33,7 +33,7 @@ from ondol import policy as policies
 from ondol.agent import Agent
 from ondol.clock import Clock, SystemClock, from_micros, to_micros
 from ondol.errors import InvalidInput, NotFound, NotOpen, PolicyDenied, TooLarge
-from ondol.events import ContextBuilt, Event
+from ondol.events import Event
 from ondol.handles import (
     AT_REST,
     Act,
@@ -48,13 +48,17 @@ from ondol.handles import (
     SessionMessage,
     ahead_of,
     ask_of,
+    context_place,
+    cursor,
     effect_of,
     encode_given,
     event_of,
+    seen_context,
     this_person,
     told_of,
 )
 from ondol.ids import DEFAULT_TENANT, checked_id, checked_limit, checked_text
+from ondol.imported import ImportedRun
 from ondol.limits import Bounds, Limits
 from ondol.logs import journaled
 from ondol.messages import Attachment, Message
@@ -94,6 +98,7 @@ class StartOptions(TypedDict, total=False):
 
 
 DEFAULT_STORE = "sqlite:///ondol.db"
+BLOB_LIMIT = 64_000_000  # bytes of attachments in an exported file
 DRAIN = 5.0  # seconds that runs in flight get to reach a boundary when the runtime closes
 
 
@@ -504,7 +509,7 @@ class Runtime:
         return row
 
     async def _events(self, tenant: str, run: str, after: str | None, at_rest: frozenset[str]) -> AsyncIterator[Event]:
-        seen = _cursor(run, after)
+        seen = cursor(run, after)
         watch = self._streams.watch(run)
         state, folded, resting, stored = journal.State(), 0, False, True
         bodies: dict[int, Message] = {}
@@ -552,29 +557,12 @@ class Runtime:
     async def context(self, run: str, step: int | None = None, *, tenant: str = DEFAULT_TENANT) -> SeenContext:
         """What the model saw at a step (by default the last), built again from what is stored."""
         row, batches = await self._read(queries.read_journal, tenant, run)
-        state = journal.State()
-        found: tuple[ContextBuilt, journal.Shown, int] | None = None
-        for batch in batches:
-            for entry in batch.entries:
-                state = journal.apply(state, entry, batch.at)
-                if isinstance(entry, ContextBuilt) and step in (None, entry.step) and state.shown is not None:
-                    found = entry, state.shown, state.next_message
-        if found is None:
-            asked = f"run {run} has not asked the model yet"
-            raise NotFound(asked if step is None else f"run {run} has no step {step}")
-        built, shown, upto = found
-        described = await self._read(queries.get_definition, tenant, shown.definition)
-        if described is None:
-            raise NotFound(f"the definition of run {run} is not stored any more")
+        place = context_place(run, batches, step)
+        described = await self._read(queries.get_definition, tenant, place.shown.definition)
         session = await self._read(queries.get_session, tenant, row.session)
-        history = await self._read(queries.read_history, session, 0, shown.history)
-        own = {o: body for o, body in (await self._run_messages(tenant, run)).items() if o >= 0}
-        definition = values.loads(described)
-        seen, digest = context.rebuild(definition, shown, [m.body for m in history], own, upto)
-        return SeenContext(
-            run=run, step=built.step, messages=seen, definition=values.decode(definition), hash=built.hash,
-            matches=digest == built.hash, incomplete=session.is_orphan,
-        )  # fmt: skip
+        history = await self._read(queries.read_history, session, 0, place.shown.history)
+        own = await self._run_messages(tenant, run)
+        return seen_context(run, place, described, [m.body for m in history], own, session.is_orphan)
 
     async def _lineage(self, row: RunRow) -> Lineage:
         origin, copies = await self._read(queries.read_lineage, row)
@@ -583,6 +571,51 @@ class Runtime:
             origin=None if origin is None else Run(self, origin),
             replays=[r for r in made if r.forked_at is None], forks=[r for r in made if r.forked_at is not None],
         )  # fmt: skip
+
+    # --- to and from other stores -------------------------------------------------------------------------------
+
+    async def export_run(
+        self, run: str, *, blobs: bool = True, blob_limit: int = BLOB_LIMIT, tenant: str = DEFAULT_TENANT
+    ) -> str:
+        """A run with all that happened in it, as the text of a file that another machine can import.
+
+        Attachments are in it up to ``blob_limit`` bytes in all, the smallest first; with ``blobs=False`` none is.
+        Raises NotFound.
+        """
+        whole = await self._read(queries.whole_run, tenant, run, self.clock.now())
+        held, room = dict(whole.blobs), blob_limit if blobs else -1
+        for size, digest in sorted((size, digest) for digest, size in held.items() if isinstance(size, int)):
+            if (room := room - size) >= 0:
+                held[digest] = await self._store.get_blob(tenant, digest)
+        return runfile.dumps(replace(whole, blobs=held))
+
+    async def import_run(self, text: str, *, name: str = "the file", tenant: str = DEFAULT_TENANT) -> ImportedRun:
+        """Keep an exported run of another store, to be looked at. A later export of the same run replaces it.
+
+        Raises:
+            FileDamaged, StoreTooNew: it was left out; the message names the place. InvalidInput: it is no exported
+            run, or one of this store.
+        """
+        file = runfile.loads(text, name)
+        packed, now = runfile.pack(text), to_micros(self.clock.now())
+        await self._write(transactions.keep_import, checked_id("tenant", tenant), file.run.id, packed, now)
+        return ImportedRun(file)
+
+    async def imported(self, run: str, *, tenant: str = DEFAULT_TENANT) -> ImportedRun:
+        """Raises NotFound."""
+        packed = await self._read(queries.get_import, tenant, run)
+        if packed is None:
+            raise NotFound(f"there is no imported run {run!r}: 'ondol runs ls --imported' lists them")
+        return ImportedRun(runfile.unpack(run, packed))
+
+    async def imports(self, *, limit: int = 100, tenant: str = DEFAULT_TENANT) -> list[ImportedRun]:
+        """The imported runs, the latest import first."""
+        found = await self._read(queries.list_imports, tenant, checked_limit(limit))
+        return [ImportedRun(runfile.unpack(run, packed)) for run, packed in found]
+
+    async def forget_import(self, run: str, *, tenant: str = DEFAULT_TENANT) -> None:
+        """Remove an imported run. Raises NotFound."""
+        await self._write(transactions.drop_import, tenant, run)
 
     async def waits_for_driver(self, run: Run) -> str | None:
         """Why a queued run is not driven, and what to do about it; None if some process has its agent."""
@@ -802,15 +835,6 @@ def _check_attachments(given: Sequence[Attached], limits: Limits) -> None:
         raise TooLarge(
             f"the attachments have {size} bytes, and Limits(attachment_bytes={at_most}) allows no more: send less"
         )
-
-
-def _cursor(run: str, after: str | None) -> int:
-    if after is None:
-        return 0
-    of_run, _, seq = after.rpartition("/") if isinstance(after, str) else ("", "", "")
-    if of_run != run or not seq.isdecimal() or len(seq) > 18:
-        raise InvalidInput(f"{after!r} is not an event of run {run}: give the id of an event of this run")
-    return int(seq)
 
 
 def open_store(store: str | Store) -> Store:

@@ -23,6 +23,7 @@ from ondol.cli import (
     explain,
     init,
     replays,
+    runfiles,
     runs,
     sessions,
     usage,
@@ -92,6 +93,7 @@ app.add_typer(demo.app, name="demo")
 run_command.add_to(app)
 replays.add_to(runs.app)
 app.add_typer(runs.app, name="runs")
+runfiles.add_to(runs.app)
 app.add_typer(asks.app, name="asks")
 app.add_typer(effects.app, name="effects")
 app.add_typer(sessions.app, name="sessions")

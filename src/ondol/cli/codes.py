@@ -35,7 +35,8 @@ def of_error(error: OndolError) -> int:
             return NOT_FOUND
         case (
             errors.OperationMismatch() | errors.OperationExpired() | errors.RevisionConflict() | errors.SessionBusy()
-            | errors.AlreadyDecided() | errors.AskClosed() | errors.ReplayUnsafe() | CannotGoOn()
+            | errors.AlreadyDecided() | errors.AskClosed() | errors.ReplayUnsafe() | errors.ReadOnly()
+            | CannotGoOn()
         ):  # fmt: skip
             return CONFLICT
         case errors.InvalidInput():

@@ -7,7 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from ondol import outputs, values
+from ondol.cli.runs import imported_instead
 from ondol.cli.surface import Cli, verb
+from ondol.errors import NotFound
 from ondol.messages import Attachment, Message, Reasoning, Text, ToolCall, ToolResponse, dumps
 from ondol.showing import called, exact, safe
 
@@ -23,7 +25,10 @@ async def context(
 ) -> None:
     """What the model saw at a step of a run. It is built again from what is stored, and compared with its hash."""
     async with cli.runtime() as rt:
-        seen = await rt.context(run, step)
+        try:
+            seen = await rt.context(run, step)
+        except NotFound as missing:
+            seen = (await imported_instead(rt, run, missing)).context(step)
     if not cli.out.for_people:
         body = {
             "run": seen.run, "step": seen.step, "hash": seen.hash, "matches": seen.matches,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -13,12 +14,13 @@ from ondol.cli.bodies import ask_body, effect_body, event_body, run_body
 from ondol.cli.bystander import unserved
 from ondol.cli.follow import AtRest, Behind, NoDriver, follow, say_waiting, waiting_code
 from ondol.cli.lines import deciding, happened
-from ondol.cli.output import Column, compact, say, text, when
+from ondol.cli.output import Column, compact, say, stamp, text, when
 from ondol.cli.run import AgentName, Model, drive
 from ondol.cli.surface import By, Cli, Id, Ids, Limit, noun, verb
-from ondol.errors import InvalidInput, OndolError, RunWaiting
+from ondol.errors import InvalidInput, NotFound, OndolError, ReadOnly, RunWaiting
 from ondol.events import Event
 from ondol.handles import Ask, Effect, Lineage, Run
+from ondol.imported import ImportedRun
 from ondol.journal import RunStatus
 from ondol.runtime import Runtime
 from ondol.showing import called
@@ -46,6 +48,7 @@ _COLUMNS: list[Column[Run]] = [
 @verb(app, "ls")
 async def ls(
     cli: Cli,
+    imported: Annotated[bool, typer.Option("--imported", help="Those of other stores that were imported.")] = False,
     session: Annotated[str | None, typer.Option("--session", metavar="S", help="Only of this session.")] = None,
     user: Annotated[str | None, typer.Option("--user", metavar="U", help="Only of this user.")] = None,
     state: Annotated[RunStatus | None, typer.Option("--state", help="Only those in this state.")] = None,
@@ -53,6 +56,12 @@ async def ls(
     limit: Limit = 50,
 ) -> None:
     """List runs, the newest first."""
+    if imported:
+        copies = await cli.found(lambda rt: rt.imports(limit=limit))
+        runs = [copy.run for copy in copies]
+        none = f"no imported runs in {cli.url}: '{cli.command('runs', 'import', 'FILE')}' imports one"
+        cli.out.listing(runs, _COLUMNS, id=lambda r: r.id, body=run_body, empty=none)
+        return
     stands: str | None = None
 
     async def look(rt: Runtime) -> list[Run]:
@@ -76,18 +85,55 @@ async def show(cli: Cli, id: Ids) -> None:
     """Show runs in full: effects, asks and all that happened."""
 
     async def show_one(rt: Runtime, one: str) -> tuple[str, Any]:
-        run = await rt.get_run(one)
+        try:
+            run = await rt.get_run(one)
+        except NotFound as missing:
+            imported = await imported_instead(rt, one, missing)
+            shown = Shown(imported.run, imported.effects(), imported.asks(), imported.events(), UNKNOWN)
+            if cli.out.for_people:
+                _print(cli, shown)
+                cli.out.line()
+                cli.out.line(f"imported, to be looked at only: as it was at {when(imported.exported_at, None)}")
+            return one, shown.body() | {"imported": True, "exported_at": stamp(imported.exported_at)}
         effects, asks = await run.effects(), await run.asks(state=None)
-        events, lineage = await _so_far(run), await run.lineage()
+        shown = Shown(run, effects, asks, await _so_far(run), await run.lineage())
         if cli.out.for_people:
-            await _print(cli, rt, run, lineage, effects, asks, events)
-        return run.id, run_body(run) | {
-            "effects": [effect_body(e) for e in effects], "asks": [ask_body(a) for a in asks],
-            "events": [event_body(e) for e in events],
-            "replays": [r.id for r in lineage.replays], "forks": [r.id for r in lineage.forks],
-        }  # fmt: skip
+            _print(cli, shown)
+            for line in await _next(cli, rt, run, shown.asks):
+                cli.out.line()
+                cli.out.line(line)
+        return run.id, shown.body()
 
     await cli.for_each(id, show_one)
+
+
+UNKNOWN = Lineage(origin=None, replays=[], forks=[])  # the file of a run does not say what became of it
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A run in full."""
+
+    run: Run
+    effects: list[Effect]
+    asks: list[Ask]
+    events: list[Event]
+    lineage: Lineage
+
+    def body(self) -> dict[str, Any]:
+        return run_body(self.run) | {
+            "effects": [effect_body(e) for e in self.effects], "asks": [ask_body(a) for a in self.asks],
+            "events": [event_body(e) for e in self.events],
+            "replays": [r.id for r in self.lineage.replays], "forks": [r.id for r in self.lineage.forks],
+        }  # fmt: skip
+
+
+async def imported_instead(rt: Runtime, run: str, missing: NotFound) -> ImportedRun:
+    """The imported run of that id, where the store has no run of its own. Raises ``missing`` if there is none."""
+    try:
+        return await rt.imported(run)
+    except NotFound:
+        raise missing from None
 
 
 async def _so_far(run: Run) -> list[Event]:
@@ -101,32 +147,30 @@ async def _so_far(run: Run) -> list[Event]:
     return events
 
 
-async def _print(
-    cli: Cli, rt: Runtime, run: Run, lineage: Lineage, effects: list[Effect], asks: list[Ask], events: list[Event]
-) -> None:
-    out, zone = cli.out, run.time_zone
-    error = run.error
+def _print(cli: Cli, shown: Shown) -> None:
+    run, out = shown.run, cli.out
+    zone, error = run.time_zone, run.error
     out.fields([
         ("run", run.id), ("state", _stands(run)), ("joins", run.host if run.status == "queued" else None),
         ("agent", run.agent),
         ("session", run.session), ("operation", run.operation_id), ("user", run.user), ("trigger", run.trigger),
         ("replay of", run.replay_of if run.forked_at is None else None),
         ("fork of", run.replay_of and f"{run.replay_of} at step {run.forked_at}" if run.forked_at else None),
-        ("replayed by", ", ".join(r.id for r in lineage.replays) or None),
-        ("forked as", ", ".join(r.id for r in lineage.forks) or None),
+        ("replayed by", ", ".join(r.id for r in shown.lineage.replays) or None),
+        ("forked as", ", ".join(r.id for r in shown.lineage.forks) or None),
         ("zone", zone), ("accepted", when(run.accepted_at, zone)),
         ("ended", when(run.ended_at, zone) if run.ended_at else None),
         *((f"model {model}", _took(used)) for model, used in run.usage.items()),
         ("error", f"{error['code']}: {error['message']}" if error else None),
     ])  # fmt: skip
-    if effects:
+    if shown.effects:
         out.line()
         out.title("effects")
-        out.table(_with_steps(effects), EFFECT_COLUMNS, indent=2)
-    if asks:
+        out.table(_with_steps(shown.effects), EFFECT_COLUMNS, indent=2)
+    if shown.asks:
         out.line()
         out.title("asks")
-        out.table(asks, _ASK_COLUMNS, indent=2)
+        out.table(shown.asks, _ASK_COLUMNS, indent=2)
     out.line()
     out.title("events")
     timeline: list[Column[Event]] = [
@@ -135,10 +179,7 @@ async def _print(
         Column("EVENT", lambda e: e.type),
         Column("WHAT", happened),
     ]
-    out.table(events, timeline, indent=2)
-    for line in await _next(cli, rt, run, asks):
-        out.line()
-        out.line(line)
+    out.table(shown.events, timeline, indent=2)
 
 
 def _took(used: Usage) -> str:
@@ -202,18 +243,27 @@ async def watch(
     after: Annotated[str | None, typer.Option("--after", metavar="EVENT", help="Only what follows this event.")] = None,
 ) -> int:
     """Follow a run until it comes to rest. Watching never cancels it; the exit code says what it came to."""
+
+    def print_event(event: Event) -> None:
+        match cli.out.format:
+            case "json" | "jsonl":
+                cli.out.line(compact(event_body(event)))
+            case "ids":
+                cli.out.line(event.id or "-")
+            case _:
+                cli.out.line(f"{when(event.at, run.time_zone)}  {event.type:<18} {happened(event)}".rstrip())
+
     async with cli.runtime() as rt:
-        run = await rt.get_run(id)
-
-        def print_event(event: Event) -> None:
-            match cli.out.format:
-                case "json" | "jsonl":
-                    cli.out.line(compact(event_body(event)))
-                case "ids":
-                    cli.out.line(event.id or "-")
-                case _:
-                    cli.out.line(f"{when(event.at, run.time_zone)}  {event.type:<18} {happened(event)}".rstrip())
-
+        try:
+            run = await rt.get_run(id)
+        except NotFound as missing:
+            imported = await imported_instead(rt, id, missing)
+            run = imported.run
+            for event in imported.events(after):
+                print_event(event)
+            at = when(imported.exported_at, None)
+            say(f"imported: run {id} was {run.status} at {at}, and is not followed further")
+            return _code_of(imported)
         match await follow(rt, run, print_event, after):
             case NoDriver(why=why):
                 say(f"run {run.id} is {(await run.refresh()).status}: {why}")
@@ -230,6 +280,16 @@ async def watch(
         except OndolError as error:
             cli.failed(error)
     return codes.OK
+
+
+def _code_of(imported: ImportedRun) -> int:
+    match imported.run.status:
+        case "waiting" | "parked":
+            return waiting_code([a for a in imported.asks() if a.state == "open"])
+        case "failed" | "cancelled" | "expired":
+            return codes.FAILED
+        case _:
+            return codes.OK
 
 
 @verb(app, "cancel")
@@ -288,7 +348,7 @@ async def _resume(
     cli: Cli, id: str, app: str | None, model: str | None, agent: str | None, by: str | None, reason: str
 ) -> int:
     async with cli.runtime(acts=True) as rt:
-        run = await rt.get_run(id)
+        run = await _own(rt, id)
         if run.status == "joined" and run.host is not None:  # they go on together
             run = await rt.get_run(run.host)
         match run.status:
@@ -320,6 +380,14 @@ async def _resume(
         return await rt.resume(id)
 
     return await drive(cli, app, find, model=model, agent=agent)
+
+
+async def _own(rt: Runtime, id: str) -> Run:
+    try:
+        return await rt.get_run(id)
+    except NotFound as missing:
+        await imported_instead(rt, id, missing)
+        raise ReadOnly(id) from None
 
 
 async def say_who_drives(cli: Cli, rt: Runtime, run: Run) -> None:

@@ -18,7 +18,7 @@ import typer.core
 from ondol.cli import codes
 from ondol.cli.log import show_log
 from ondol.cli.output import Output, say_failed
-from ondol.errors import InvalidInput, OndolError
+from ondol.errors import InvalidInput, NotFound, OndolError, ReadOnly
 
 if TYPE_CHECKING:
     from ondol.runtime import Runtime
@@ -87,9 +87,9 @@ class Cli:
         return shlex.join(["ondol", *db, *words])
 
     @asynccontextmanager
-    async def runtime(self, *, acts: bool = False) -> AsyncIterator[Runtime]:
+    async def runtime(self, *, acts: bool = False, makes: bool = False) -> AsyncIterator[Runtime]:
         """A runtime without agents. One that ``acts`` may take the place of a driver that is gone, for a moment,
-        so that what it does takes effect; any other never stands in a driver's way.
+        so that what it does takes effect; any other never stands in a driver's way. ``makes``: also the file.
 
         Raises:
             NoDatabase: there is no such file, and looking does not make one.
@@ -97,7 +97,7 @@ class Cli:
         from ondol.cli.bystander import Bystander
         from ondol.runtime import Runtime
 
-        if not self.path.exists():
+        if not makes and not self.path.exists():
             raise codes.NoDatabase(f"there is no database {self.path}: name it with --db, or 'ondol run' makes it")
         async with Runtime(self.url if acts else Bystander(self.path), door="cli") as rt:
             yield rt
@@ -121,6 +121,8 @@ class Cli:
             for one in self.each(ids):
                 try:
                     done.append(await do(rt, one))
+                except NotFound as missing:
+                    self.failed(await _why_not(rt, one, missing) if acts else missing)
                 except OndolError as error:
                     self.failed(error)
         if not self.out.for_people:
@@ -140,6 +142,15 @@ class Cli:
         for id in ids:
             named.extend(sys.stdin.read().split() if id == "-" else [id])
         return list(dict.fromkeys(named))
+
+
+async def _why_not(rt: Runtime, id: str, missing: NotFound) -> OndolError:
+    """Nothing can be done with an imported run, though it is there."""
+    try:
+        await rt.imported(id)
+    except NotFound:
+        return missing
+    return ReadOnly(id)
 
 
 class Noun(typer.core.TyperGroup):

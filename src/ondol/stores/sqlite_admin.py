@@ -18,9 +18,9 @@ from typing import Any, TypeAlias
 
 import apsw
 
-from ondol import journal, lifecycle, transactions, values
+from ondol import journal, lifecycle, runfile, transactions, values
 from ondol.clock import SystemClock, to_micros
-from ondol.errors import StoreBusy, StoreCorrupt, StoreError, StoreTooNew
+from ondol.errors import FileDamaged, InvalidInput, StoreBusy, StoreCorrupt, StoreError, StoreTooNew
 from ondol.records import AskRow, RunRow, SessionRow, columns
 from ondol.secret import logger
 from ondol.stores import sqlite
@@ -110,6 +110,11 @@ def _problems(connection: apsw.Connection, path: Path) -> Iterator[str]:
     ):
         if not _is_whole(arguments, digest):
             yield f"ask {ask}: its arguments do not match their hash: {_RESTORE}"
+    for run, packed in _rows(connection, "SELECT run, body FROM imports"):
+        try:
+            runfile.unpack(run, packed)
+        except (FileDamaged, InvalidInput, StoreTooNew) as error:
+            yield str(error)
     for row in _rows(connection, f"SELECT {columns(RunRow)} FROM runs"):
         yield from _run_problems(connection, RunRow(*row))
         yield from _found(RunRow(*row).checked_reply)

@@ -38,7 +38,7 @@ from ondol.transactions.ending import (
     release,
     unknown_question,
 )
-from ondol.transactions.housekeeping import drop_unused_blobs, keep_blob, set_meta
+from ondol.transactions.housekeeping import drop_import, drop_unused_blobs, keep_blob, keep_import, set_meta
 from ondol.transactions.pieces import Blocking, Claim, Steer, blocking, checked_body, run_row, steers_in
 from ondol.transactions.replaying import NewReplay, accept_replay, read_family
 from ondol.transactions.sessions import delete_session, write_session
@@ -83,9 +83,11 @@ __all__ = [
     "commit",
     "decide",
     "delete_session",
+    "drop_import",
     "drop_unused_blobs",
     "end",
     "keep_blob",
+    "keep_import",
     "late_outcome",
     "note_down",
     "outcome",

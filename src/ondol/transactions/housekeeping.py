@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ondol.errors import InvalidInput, NotFound
 from ondol.transactions.statements import Tx
 
 
@@ -37,3 +38,20 @@ def drop_unused_blobs(tenant: str, before: int) -> Tx[Collected]:
     loose = [digest for digest, used in rows if not used]
     dropped = yield [("blob.drop", {"tenant": tenant, "digest": d, "before": before}) for d in loose]
     return Collected([d[0][0] for d in dropped if d], more=len(rows) == _LOOKED_AT)
+
+
+def keep_import(tenant: str, run: str, body: bytes, at: int) -> Tx[None]:
+    """A run of another store, to be looked at; a file of it that was imported before is replaced.
+
+    Raises InvalidInput for a run of this store.
+    """
+    (rows,) = yield [("run.get", {"tenant": tenant, "run": run})]
+    if rows:
+        raise InvalidInput(f"run {run} is of this store: there is nothing to import")
+    yield [("import.put", {"tenant": tenant, "run": run, "body": body, "at": at})]
+
+
+def drop_import(tenant: str, run: str) -> Tx[None]:
+    (dropped,) = yield [("import.drop", {"tenant": tenant, "run": run})]
+    if not dropped:
+        raise NotFound(f"there is no imported run {run!r}: 'ondol runs ls --imported' lists them")

@@ -389,6 +389,9 @@ ORDER BY n LIMIT :limit
 -- name: ask.of_effect
 SELECT {ask} FROM asks WHERE tenant = :tenant AND run = :run AND effect = :effect AND state = 'open' AND kind = :kind
 
+-- name: ask.of_run
+SELECT {ask} FROM asks WHERE tenant = :tenant AND run = :run ORDER BY n
+
 -- name: ask.decide
 UPDATE asks SET state = :state, decision = :decision, decision_sum = :decision_sum, decided_by = :decided_by, door = :door, decided_at = :at
 WHERE tenant = :tenant AND id = :id AND state = 'open'
@@ -425,6 +428,10 @@ ON CONFLICT (tenant, digest, run) DO NOTHING
 -- name: blob.get
 SELECT size FROM blobs WHERE tenant = :tenant AND digest = :digest
 
+-- name: blob.of_run
+SELECT b.digest, b.size FROM blob_uses u JOIN blobs b ON b.tenant = u.tenant AND b.digest = u.digest
+WHERE u.tenant = :tenant AND u.run = :run ORDER BY b.digest
+
 -- name: blob.loose
 SELECT digest, EXISTS (SELECT 1 FROM blob_uses u WHERE u.tenant = blobs.tenant AND u.digest = blobs.digest)
 FROM blobs WHERE tenant = :tenant AND in_use = 0 AND renewed_at < :before ORDER BY renewed_at LIMIT :limit
@@ -452,3 +459,16 @@ SELECT value FROM meta WHERE key = :key
 
 -- name: meta.set
 INSERT INTO meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE SET value = excluded.value
+
+-- name: import.put
+INSERT INTO imports (tenant, run, at, body) VALUES (:tenant, :run, :at, :body)
+ON CONFLICT (tenant, run) DO UPDATE SET at = excluded.at, body = excluded.body
+
+-- name: import.get
+SELECT body FROM imports WHERE tenant = :tenant AND run = :run
+
+-- name: import.list
+SELECT run, body FROM imports WHERE tenant = :tenant ORDER BY at DESC LIMIT :limit
+
+-- name: import.drop
+DELETE FROM imports WHERE tenant = :tenant AND run = :run RETURNING run

@@ -86,3 +86,12 @@ ALTER TABLE asks ADD COLUMN decision_sum INTEGER;
 ALTER TABLE runs ADD COLUMN host TEXT;
 CREATE INDEX runs_host ON runs (tenant, host) WHERE host IS NOT NULL;
 INSERT INTO sqlite_stat1 (tbl, idx, stat) VALUES ('runs', 'runs_host', '10000 10000 2');
+
+-- Runs of other stores, to be looked at. No driver reads them.
+CREATE TABLE imports (
+  tenant TEXT NOT NULL,
+  run TEXT NOT NULL,
+  at INTEGER NOT NULL,                -- of the import
+  body BLOB NOT NULL,                 -- the run file, deflated
+  PRIMARY KEY (tenant, run)
+) WITHOUT ROWID;
