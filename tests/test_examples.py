@@ -15,6 +15,7 @@ from ondol import Runtime
 from ondol.testing import Process
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
+CHAT = EXAMPLES / "chat" / "app.py"
 TRIP, SUPPORT = EXAMPLES / "trip_booking" / "app.py", EXAMPLES / "refund_support" / "app.py"
 SEAT_STEP = 7
 STEPS = range(1, 9)  # each calls one service; the last answer calls none
@@ -171,6 +172,29 @@ async def test_a_small_refund_needs_nobody_and_the_session_remembers_it(tmp_path
 )
 async def test_an_example_runs_from_the_command_line(tmp_path: Path, app: str, text: str, answer: str) -> None:
     assert answer in await works(tmp_path, *ondol, "run", app, text, "--operation-id", "o1")
+
+
+# --- chat -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_chat_goes_on_in_another_process(tmp_path: Path) -> None:
+    assert await works(tmp_path, CHAT, "--session", "kim", "buy oil", "call Lee") == "noted: buy oil\nnoted: call Lee"
+    assert await works(tmp_path, CHAT, "--session", "kim", "read") == "noted: read"
+    assert [json.loads(line)["note"] for line in (tmp_path / "notes.jsonl").read_text().splitlines()] == [
+        "buy oil",
+        "call Lee",
+        "read",
+    ]
+    async with Runtime(f"sqlite:///{tmp_path}/ondol.db") as rt:
+        said = [m.message.text for m in await (await rt.get_session("kim")).messages() if m.message.role == "user"]
+    assert said == ["buy oil", "call Lee", "read"]
+
+
+async def test_a_chat_says_which_key_is_missing_before_anything_starts(tmp_path: Path) -> None:
+    code, said, errors = await run(tmp_path, CHAT, "--model", "script:demo", "--model", "anthropic:any", "hello")
+    assert (code, said) == (1, "")
+    assert errors.startswith("ANTHROPIC_API_KEY is not set")
+    assert not (tmp_path / "ondol.db").exists()
 
 
 # --- what is about Ondol, and what is about the business ----------------------------------------------------------
