@@ -290,6 +290,8 @@ def _until(state: State, batch: Batch) -> State:
 
 
 def _spent(state: State, entry: events.ModelCompleted | events.StepFailed) -> State:
+    if state.origin is not None and entry.step < (state.origin.at_step or 0):
+        return state  # a step that a fork shares: the run that it is a fork of has paid for it
     used = usage.with_call(state.usage, entry, state.lost, state.expected_input())
     if entry.input and state.context is not None and state.context.tokens:
         state = state._replace(measured=(entry.input, state.context.tokens))

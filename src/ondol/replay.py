@@ -6,14 +6,14 @@ any of them did has happened in the world, so the verdict and the guard of a rep
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal, NamedTuple, TypeAlias
 
-from ondol import clock, ids, lifecycle, values
+from ondol import clock, events, ids, lifecycle, values
 from ondol.errors import InvalidInput
-from ondol.journal import Recorded, State
+from ondol.journal import Batch, Recorded, State, apply
 from ondol.records import EffectRow, RunRow
 
 Kind: TypeAlias = Literal["safe", "guarded", "blocked"]
@@ -199,6 +199,75 @@ def lag(state: State, accepted_at: int) -> int:
     """Microseconds by which the clock that a run shows is behind: its time begins where the recorded one did."""
     began = state.origin.clock if state.origin is not None else None
     return 0 if began is None else accepted_at - began
+
+
+# --- forks ------------------------------------------------------------------------------------------------------
+
+
+def fork_blockers(family: Family) -> tuple[str, ...]:
+    """What must be settled before the run can be forked. What other members do is no matter: a fork is a way of its
+    own, which a person takes."""
+    own = tuple(m for m in family.members if m.run.id == family.run.id)
+    return tuple(_blockers(family._replace(members=own)))
+
+
+def last_fork_step(state: State) -> int:
+    """The last step from which the run can be forked: its last one, or the one that would follow it."""
+    answers = [e for e in state.effects if e.message == state.last_answer]
+    told = state.answered is None and all(e.state in ("succeeded", "failed", "denied", "expired") for e in answers)
+    return max(1, state.step + told)
+
+
+class Shared(NamedTuple):
+    """What a fork has of the run: entries as they are written for it, the state they lead to, the sequence below
+    which history was shown, and the instant that was shown."""
+
+    entries: tuple[events.Entry, ...]
+    state: State
+    history: int | None
+    clock: int | None
+
+
+def shared(run: str, batches: Sequence[Batch], reused: Mapping[int, str], at_step: int) -> Shared:
+    """The steps of the run before ``at_step``. ``reused`` names, by call, the effects whose outcome those have."""
+    whole, entries, history = State(), list[events.Entry](), None
+    for batch in batches:
+        for entry in batch.entries:
+            whole = apply(whole, entry, batch.at)
+            if history is None and whole.shown is not None:
+                history = whole.shown.history
+            if (kept := _kept(entry, whole, reused, at_step)) is not None:
+                entries.append(kept)
+    state = State(origin=events.RunOrigin(of=run, at_step=at_step))
+    for entry in entries:
+        state = apply(state, entry)
+    shown = state.shown
+    return Shared(
+        tuple(entries), state, history if shown is None else shown.history, None if shown is None else shown.clock
+    )
+
+
+def _kept(entry: events.Entry, state: State, reused: Mapping[int, str], at_step: int) -> events.Entry | None:
+    """The entry as the fork has it; None for what is not of the shared steps, or is about how they came about."""
+    match entry:
+        case events.ModelCompleted(step=step) if step < at_step:  # the run has paid for it
+            return events.ModelCompleted(
+                step=step, message=entry.message, stop=entry.stop, model=entry.model, asked=entry.asked
+            )
+        case events.ContextBuilt(step=step) if step < at_step:
+            return replace(entry, told=[])  # the notes of another session are not told by this one
+        case events.StepStarted(step=step) | events.ModelStarted(step=step) | events.StepCompleted(step=step):
+            return entry if step < at_step else None
+        case events.EffectPlanned(call=call) if state.effects[call].step < at_step:
+            return replace(entry, ask=None, reuses=reused[call])
+        case events.EffectSucceeded(call=call) if state.effects[call].step < at_step:
+            return replace(entry, by="recorded")
+        case events.EffectFailed(call=call) | events.EffectAbandoned(call=call) | events.EffectExpired(call=call):
+            return entry if state.effects[call].step < at_step else None
+        case events.AskDecided(call=int(call), decision="approve" | "deny") if state.effects[call].step < at_step:
+            return entry
+        case _:
+            return None
 
 
 # --- what becomes of a call -------------------------------------------------------------------------------------

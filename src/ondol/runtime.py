@@ -72,12 +72,13 @@ from ondol.spending import UsageBy, UsageLine
 from ondol.store import Store
 from ondol.streams import Streams
 from ondol.tools import as_sent
-from ondol.transactions import Accepted, Decision, IfBusy, NewReplay, NewRun, Tx
+from ondol.transactions import Accepted, Decision, IfBusy, NewFork, NewReplay, NewRun, Tx
 from ondol.worker import DRIVER_KEY, SLOTS, EmbeddedEngine, no_driver_reason
 
 P = ParamSpec("P")
 T = TypeVar("T")
 Attached: TypeAlias = Path | str | bytes
+ForkEffects: TypeAlias = Literal["reuse", "stub", "run"]
 ReplayClock: TypeAlias = Literal["recorded", "now"]
 MissingTool: TypeAlias = Literal["refuse", "park"]
 Trigger: TypeAlias = Literal["chat", "workflow", "schedule", "webhook", "api"]
@@ -384,6 +385,33 @@ class Runtime:
             fingerprint=values.digest(["replay", id, clock, time_zone]), clock_now=clock == "now",
         )  # fmt: skip
         return self._accepted(engine, await self._write(transactions.accept_replay, new, to_micros(now)))
+
+    async def fork(
+        self, run: Run | str, *, at_step: int, effects: ForkEffects = "reuse", operation_id: str | None = None,
+        tenant: str = DEFAULT_TENANT,
+    ) -> Run:  # fmt: skip
+        """Go on from a step of a run that has ended, in a new session: the steps before it are shared, the model
+        thinks anew from there.
+
+        ``effects`` says what becomes of the writes that follow: ``reuse`` gives one that is equal to a recorded
+        success that outcome, and any other is made as in any run; ``stub`` gives each a made-up result and touches
+        nothing; ``run`` really makes them, and asks a person first.
+
+        Raises:
+            ReplayUnsafe: the run has not ended, or something in it must be settled first. InvalidInput: no such step.
+        """
+        id, tenant = self._named(run, tenant)
+        if effects not in get_args(ForkEffects):
+            raise InvalidInput(f"effects={effects!r} is unknown: say {', '.join(map(repr, get_args(ForkEffects)))}")
+        if not isinstance(at_step, int) or isinstance(at_step, bool):
+            raise InvalidInput(f"at_step={at_step!r}: say the number of a step, from 1")
+        engine, now = self._working, self.clock.now()
+        new = NewFork(
+            tenant=tenant, run=ids.new_run_id(now), of=id, door=self.door, at_step=at_step, effects=effects,
+            operation_id=checked_id("operation_id", operation_id or ids.new_operation_id(now)),
+            fingerprint=values.digest(["fork", id, at_step, effects]),
+        )  # fmt: skip
+        return self._accepted(engine, await self._write(transactions.accept_fork, new, to_micros(now)))
 
     async def resume(self, run: Run | str, *, tenant: str = DEFAULT_TENANT) -> Run:
         """Go on with a run that failed for now, as sending its operation again does. Any other stays as it is."""

@@ -60,7 +60,7 @@ def test_with_force_it_runs_and_repeats_nothing_and_both_runs_show_it(wrote: tup
     again = done.ids[0]
     assert sorted((cwd / "written").read_text().splitlines()) == ["refund 1182", "send_email kim"]
     first, second = (command("runs", "show", id, cwd=cwd).out for id in (run, again))
-    assert f"replayed by  {again}" in first
+    assert re.search(rf"replayed by +{again}", first)
     assert re.search(rf"replay of +{run}", second)
     assert f"replay of run {run}, forced by lee: the customer asked" in second
     assert "send_email (recorded, not made again)" in second
@@ -103,3 +103,24 @@ def test_a_replay_that_failed_for_now_is_resumed_by_its_id(tmp_path: Path) -> No
     again = command("runs", "resume", done.json["id"], "--app", app("broke"), "-o", "json", cwd=tmp_path)
     assert (again.code, again.json["id"], again.json["state"]) == (1, done.json["id"], "failed")
     assert command("runs", "resume", run, "--app", app("broke"), cwd=tmp_path).code == 5  # it was replayed
+
+
+def test_a_fork_goes_on_from_a_step_and_both_runs_show_it(wrote: tuple[Path, str]) -> None:
+    cwd, run = wrote
+    done = command("runs", "fork", run, "--at", "2", "--app", app("writing"), "-o", "ids", cwd=cwd)
+    assert done.code == 0, done.err
+    fork = done.ids[0]
+    assert sorted((cwd / "written").read_text().splitlines()) == ["refund 1182", "send_email kim"]
+    assert re.search(rf"forked as +{fork}", command("runs", "show", run, cwd=cwd).out)
+    shown = command("runs", "show", fork, cwd=cwd).out
+    assert f"{run} at step 2" in shown
+    assert f"fork of run {run} at step 2, later writes: reuse" in shown
+    stubbed = command("runs", "fork", run, "--at", "2", "--effects", "stub", "--app", app("writing"), cwd=cwd)
+    assert stubbed.out == "all done\n"
+    assert len((cwd / "written").read_text().splitlines()) == 2
+    asking = command("runs", "fork", run, "--at", "2", "--effects", "run", "--app", app("writing"), cwd=cwd)
+    assert asking.code == 6
+    assert command("runs", "fork", run, "--at", "9", cwd=cwd).code == 2
+    assert command("runs", "fork", run, "--at", "2", "--effects", "all", cwd=cwd).code == 2
+    waiting = command("runs", "--state", "waiting", "-o", "ids", cwd=cwd).ids[0]
+    assert command("runs", "fork", waiting, "--at", "1", cwd=cwd).code == 5

@@ -504,6 +504,8 @@ def model_calls_are_bounded(store: Written, calls: Mapping[str, int]) -> None:
         takeovers += sum(isinstance(e, events.RunParked) for e in entries)  # in place of being queued again
         retries = sum(isinstance(e, events.StepFailed) and e.error != "cancelled" for e in entries)
         refused = int(run.state == "cancelled")
+        origin = store.state(run.id).origin
+        steps -= origin.at_step - 1 if origin is not None and origin.at_step else 0  # those that a fork shares
         bound = steps + takeovers + retries + refused
         assert steps <= calls.get(run.id, 0) <= bound, f"{run.id}: {calls.get(run.id, 0)} model calls, not {bound}"
         _each_call_is_counted(store, run, calls.get(run.id, 0))

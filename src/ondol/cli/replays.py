@@ -1,4 +1,4 @@
-"""``ondol runs replay``: would doing it once more be safe, and if so, do it."""
+"""``ondol runs replay`` and ``fork``: would it be safe to do it once more? Do it, or go on from a step of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ondol.errors import InvalidInput, ReplayUnsafe
 from ondol.handles import Run, this_person
 from ondol.replay import By as Forced
 from ondol.replay import ReplayVerdict
-from ondol.runtime import Runtime
+from ondol.runtime import ForkEffects, Runtime
 from ondol.showing import safe
 
 Start: TypeAlias = Callable[[Runtime, str], Awaitable[Run]]
@@ -31,6 +31,7 @@ AppHere = Annotated[
 
 def add_to(runs: typer.Typer) -> None:
     verb(runs, "replay")(replay)
+    verb(runs, "fork")(fork)
 
 
 async def replay(
@@ -72,6 +73,26 @@ async def replay(
         if cli.out.for_people:
             say(safe(str(unsafe.verdict), keep="\n"))
         raise
+
+
+async def fork(
+    cli: Cli,
+    id: Id,
+    at: Annotated[int, typer.Option("--at", metavar="N", min=1, help="The first step that is done anew.")],
+    effects: Annotated[
+        ForkEffects, typer.Option("--effects", help="Later writes: reuse recorded outcomes, make them up, or ask.")
+    ] = "reuse",
+    operation_id: OperationId = None,
+    app: AppHere = None,
+    model: Model = None,
+    agent: AgentName = None,
+) -> int:
+    """Go on from a step of a run that has ended, in a new session. The steps before it are shared."""
+
+    async def start(rt: Runtime, name: str) -> Run:
+        return await rt.fork(id, at_step=at, effects=effects, operation_id=operation_id)
+
+    return await begin(cli, start, app, model, agent)
 
 
 async def begin(cli: Cli, start: Start, app: str | None, model: str | None, agent: str | None) -> int:

@@ -40,7 +40,7 @@ from ondol.transactions.ending import (
 )
 from ondol.transactions.housekeeping import drop_import, drop_unused_blobs, keep_blob, keep_import, set_meta
 from ondol.transactions.pieces import Blocking, Claim, Steer, blocking, checked_body, run_row, steers_in
-from ondol.transactions.replaying import NewReplay, accept_replay, read_family
+from ondol.transactions.replaying import NewFork, NewReplay, accept_fork, accept_replay, read_family
 from ondol.transactions.sessions import delete_session, write_session
 from ondol.transactions.signals import CLOCK, CONFIRMED, DECISIONS, Absorbed, Decision, absorb
 from ondol.transactions.statements import STATEMENTS, Row, Statement, Tx, with_conditions
@@ -63,6 +63,7 @@ __all__ = [
     "Ended",
     "Given",
     "IfBusy",
+    "NewFork",
     "NewReplay",
     "NewRun",
     "Outcome",
@@ -73,6 +74,7 @@ __all__ = [
     "Tx",
     "absorb",
     "accept",
+    "accept_fork",
     "accept_replay",
     "answer",
     "ask_again",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
 
 from ondol import events, ids, journal, messages, replay
-from ondol.errors import ReplayUnsafe
-from ondol.messages import Attachment
+from ondol.errors import InvalidInput, ReplayUnsafe
+from ondol.messages import Attachment, ToolResponse
 from ondol.records import EffectRow, RunRow, SessionRow
 from ondol.replay import By, Family, Member
 from ondol.transactions.accepting import Accepted, known_operation
@@ -35,6 +35,15 @@ def read_family(tenant: str, run_id: str) -> Tx[Family]:
 
 def _attached(body: str) -> list[Attachment]:
     return [p for p in messages.loads(body).parts if isinstance(p, Attachment)]
+
+
+def _blobs(body: str) -> Iterator[tuple[str, int]]:
+    """Digest and size of all that a message refers to."""
+    for part in messages.loads(body).parts:
+        if isinstance(part, Attachment):
+            yield part.digest, part.size
+        elif isinstance(part, ToolResponse) and part.blob is not None:
+            yield part.blob.digest, part.blob.size
 
 
 class NewReplay(NamedTuple):
@@ -98,6 +107,72 @@ def accept_replay(new: NewReplay, at: int) -> Tx[Accepted]:
     return (yield from _insert(new, of, session, place, copied, at))
 
 
+class NewFork(NamedTuple):
+    """All that T0 of a fork is told. ``effects`` says what becomes of its own writes."""
+
+    tenant: str
+    run: str
+    of: str
+    operation_id: str
+    fingerprint: str
+    door: str
+    at_step: int
+    effects: Literal["reuse", "stub", "run"]
+    zone: str | None = None
+
+
+def accept_fork(new: NewFork, at: int) -> Tx[Accepted]:
+    """T0 of a fork: a new session, and in it a run that begins with the recorded steps before ``at_step``.
+
+    They are copied, so that the fork outlives the session that it comes from.
+
+    Raises:
+        ReplayUnsafe: the run has not ended, or something in it must be settled first. InvalidInput: no such step.
+    """
+    family = yield from read_family(new.tenant, new.of)
+    of = family.run
+    key = {"tenant": new.tenant, "user_id": of.user_id, "operation_id": new.operation_id}
+    (known,) = yield [("run.by_operation", key)]
+    if known:
+        return (yield from known_operation(RunRow(*known[0]), new.fingerprint, at))
+    if blockers := replay.fork_blockers(family):
+        raise ReplayUnsafe(f"run {of.id} cannot be forked: {'; '.join(blockers)}", replay.verdict(family))
+    of_run = {"tenant": of.tenant, "run": of.id}
+    stored, messages_of_run = yield [("entry.list", of_run | {"after": 0}), ("message.of_run", of_run)]
+    batches = [journal.loads(of.id, *r) for r in stored]
+    last = replay.last_fork_step(journal.fold(batches))
+    if not 1 <= new.at_step <= last:
+        raise InvalidInput(f"run {of.id} has no step {new.at_step} to be forked at: say 1 to {last}")
+    own = next(m.effects for m in family.members if m.run.id == of.id)
+    shared = replay.shared(of.id, batches, {e.ordinal: e.reuses or e.id for e in own}, new.at_step)
+    done = {e.reuses for e in shared.state.effects}
+    origin = events.RunOrigin(
+        of=of.id,
+        effects=new.effects,
+        at_step=new.at_step,
+        clock=shared.clock or (yield from _began(of)),
+        pool=[list(r) for r in replay.recorded(family.members) if r.effect not in done]
+        if new.effects == "reuse" else [],
+    )  # fmt: skip
+    until = of.base if of.base is not None else shared.history
+    session, place = yield from _branch(new, of, until, at)
+    bodies = {o: checked_body(of.id, o, body, total) for o, body, total in messages_of_run}
+    named = {*range(1, shared.state.next_message), *(o for e in shared.state.effects for o in (e.message, e.reply))}
+    named |= {e.note for e in shared.entries if isinstance(e, events.ContextBuilt) and e.note is not None}
+    effects: list[Statement] = [
+        ("effect.insert", {
+            "tenant": new.tenant, "run": new.run, "session": session, "ordinal": row.ordinal, "tool": row.tool,
+            "effect": row.effect, "call_id": row.call_id, "reply": row.reply, "arguments": row.arguments,
+            "state": effect.state, "decision": row.decision, "parent": row.parent, "place": row.place,
+            "reuses": effect.reuses, "blob": row.blob, "size": row.size,
+        })
+        for row, effect in zip(own, shared.state.effects, strict=False)
+    ]  # fmt: skip
+    accepted = events.RunAccepted(agent=of.agent, session=session, trigger=of.trigger)
+    copied = _Copied([accepted, origin, *shared.entries], {o: b for o, b in bodies.items() if o in named}, effects)
+    return (yield from _insert(new, of, session, place, copied, at, forked_at=new.at_step))
+
+
 def _began(of: RunRow) -> Tx[int]:
     """The instant that the run was shown as the one of its acceptance."""
     if of.replay_of is None:
@@ -107,12 +182,14 @@ def _began(of: RunRow) -> Tx[int]:
     return of.accepted_at if origin is None or origin.clock is None else origin.clock
 
 
-def _branch(new: NewReplay, of: RunRow, until: int, at: int) -> Tx[tuple[str, int]]:
+def _branch(new: NewReplay | NewFork, of: RunRow, until: int | None, at: int) -> Tx[tuple[str, int]]:
     """A new session with what was said in the run's session below the sequence ``until``, and with the state of then.
     Returns it and a place in its queue."""
     session, of_parent = ids.session_of(new.run), {"tenant": of.tenant, "session": of.session}
-    rows, changed = yield [("session.get", of_parent), ("session.state_before", of_parent | {"until": until})]
+    (rows,) = yield [("session.get", of_parent)]
     parent = SessionRow(*rows[0])
+    until = parent.next_message if until is None else until
+    (changed,) = yield [("session.state_before", of_parent | {"until": until})]
     if changed:
         parent = parent._replace(state=changed[0][0], state_sum=changed[0][1])
     state = parent.checked_state()
@@ -129,22 +206,32 @@ class _Copied(NamedTuple):
 
     entries: Sequence[events.Entry]
     bodies: Mapping[int, str]
+    effects: Sequence[Statement] = ()
 
 
-def _insert(new: NewReplay, of: RunRow, session: str, place: int, copied: _Copied, at: int) -> Tx[Accepted]:
+def _insert(
+    new: NewReplay | NewFork,
+    of: RunRow,
+    session: str,
+    place: int,
+    copied: _Copied,
+    at: int,
+    forked_at: int | None = None,
+) -> Tx[Accepted]:  # fmt: skip
     append, _ = append_entries(new.tenant, new.run, 0, 1, at, copied.entries)
     row = {
         "tenant": new.tenant, "run": new.run, "session": session, "user_id": of.user_id,
         "operation_id": new.operation_id, "fingerprint": new.fingerprint, "agent": of.agent,
         "definition": of.definition, "trigger": of.trigger, "door": new.door, "zone": new.zone or of.zone,
         "place": place, "at": at, "next_seq": 1 + len(copied.entries), "family": of.family or of.id,
-        "replay_of": of.id, "forked_at": None, "host": None,
+        "replay_of": of.id, "forked_at": forked_at, "host": None,
     }  # fmt: skip
     key = {"tenant": new.tenant, "run": new.run}
-    blobs = {a.digest: a.size for body in copied.bodies.values() for a in _attached(body)}
+    blobs = {digest: size for body in copied.bodies.values() for digest, size in _blobs(body)}
     *_, inserted, first = yield [
         ("run.insert", row),
         append,
+        *copied.effects,
         *(message_row(new.tenant, new.run, ordinal, body) for ordinal, body in copied.bodies.items()),
         *(("blob.insert", {"tenant": new.tenant, "digest": d, "size": n, "at": at}) for d, n in blobs.items()),
         *(("blob.use", key | {"digest": d}) for d in blobs),

@@ -1,0 +1,217 @@
+"""Fork: a new session that goes on from a step of a run that has ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kit import results
+
+from ondol import By, InvalidInput, OperationMismatch, ReplayUnsafe, Run, tool
+from ondol.testing import call, error
+from promise.house import HELLO, House, rest, the_ask
+
+REFUND, LETTER, LOOK, WIRE = (
+    call("refund", order="1"), call("letter", to="kim"), call("look", order="1"), call("wire", to="kim"),
+)  # fmt: skip
+
+
+async def ends(life: Any, house: House, *answers: Any, said: str = "go", **options: Any) -> Run:
+    house.answers(said, *answers)
+    run = await life.rt.start("a", said, **{"session": "s", "operation_id": "op"} | options)
+    await rest(run)
+    return run
+
+
+async def forked(life: Any, run: Run, at_step: int, **options: Any) -> Run:
+    fork = await life.rt.fork(run, at_step=at_step, **options)
+    await rest(fork)
+    return fork
+
+
+async def test_the_steps_before_are_shared_and_the_model_goes_on_from_there(house: House) -> None:
+    async with house.life(house.agent()) as life:
+        await ends(life, house, "before it", said="one", operation_id="one")
+        first = await ends(life, house, [LOOK], [LETTER], "done")
+        asked = len(house.requests)
+        house.answers("go", [LOOK], [LETTER], "done anew")
+        fork = await forked(life, first, 3)
+        assert (fork.status, (await fork.result()).text) == ("completed", "done anew")
+        assert len(house.requests) == asked + 1  # of the shared steps none was asked for again
+        assert (house.count("look"), house.count("letter")) == (1, 1)
+        assert fork.session != "s"
+        assert (fork.replay_of, fork.forked_at) == (first.id, 3)
+        assert [f.id for f in (await first.lineage()).forks] == [fork.id]
+        said = [m.message.text for m in await (await life.rt.get_session(fork.session)).messages() if m.message.text]
+        assert said == ["one", "before it", "go", "done anew"]
+        request = house.asked(fork)[0]
+        assert [r.name for r in results(request.messages)] == ["look", "letter"]
+        assert [e.reuses for e in await fork.effects()] == [e.id for e in await first.effects()]
+        for step in (1, 2, 3):
+            assert (await life.rt.context(fork.id, step)).matches
+        assert (await life.rt.get_session("s")).revision == 2
+        (answered,) = [e.data async for e in fork.events() if e.type == "model.completed" and e.data["step"] == 3]
+        assert fork.tokens == (answered["input"], answered["output"])  # of its own step: the rest was paid for
+
+
+async def test_a_later_write_that_is_equal_reuses_its_outcome_and_another_one_is_made(house: House) -> None:
+    async with house.life(house.agent()) as life:
+        first = await ends(life, house, [LOOK], [LETTER], "done")
+        house.answers("go", [LOOK], [LETTER, LETTER, REFUND], "done")
+        fork = await forked(life, first, 2)
+        assert fork.status == "completed"
+        (theirs,) = [e.id for e in await first.effects() if e.tool == "letter"]
+        assert [e.reuses for e in await fork.effects()][1:] == [theirs, None, None]
+        assert (house.count("letter"), house.count("refund")) == (2, 1)
+
+
+async def test_a_stub_touches_nothing_and_says_so(house: House) -> None:
+    async with house.life(house.agent()) as life:
+        first = await ends(life, house, [LOOK], [LETTER], "done")
+        house.answers("go", [LOOK], [LETTER, REFUND, WIRE, LOOK], "done")
+        fork = await forked(life, first, 2, effects="stub")
+        assert fork.status == "completed"
+        assert (house.count("letter"), house.count("refund"), house.count("wire")) == (1, 0, 0)
+        made_up = [r for r in results(await fork.messages()) if "made up" in r.text]
+        assert [r.name for r in made_up] == ["letter", "refund", "wire"]
+        assert house.count("look") == 2
+
+
+async def test_really_running_a_write_asks_first(house: House) -> None:
+    async with house.life(house.agent()) as life:
+        first = await ends(life, house, [LOOK], [LETTER], "done")
+        fork = await forked(life, first, 2, effects="run")
+        assert fork.status == "waiting"
+        await (await the_ask(fork)).approve(by="lee")
+        assert await rest(fork) == "completed"
+        assert house.count("letter") == 2
+
+
+async def test_a_run_that_failed_is_forked_behind_its_last_step(house: House) -> None:
+    async with house.life(house.agent()) as life:
+        first = await ends(life, house, [LETTER], error("rejected"))
+        house.answers("go", [LETTER], "done")
+        fork = await forked(life, first, 2)
+        assert (fork.status, house.count("letter")) == ("completed", 1)
+        assert (await life.rt.get_session("s")).revision == 1
+
+
+async def test_the_first_step_shares_only_the_input(house: House) -> None:
+    async with house.life(house.agent()) as life:
+        first = await ends(life, house, [LETTER], "done")
+        fork = await forked(life, first, 1)
+        assert (fork.status, house.count("letter")) == ("completed", 1)  # equal: reused
+
+
+async def test_only_steps_that_there_are_can_be_forked_at(house: House) -> None:
+    async with house.life(house.agent()) as life:
+        first = await ends(life, house, [LETTER], "done")
+        for step in (0, 3, -1):
+            with pytest.raises(InvalidInput, match="say 1 to 2"):
+                await life.rt.fork(first, at_step=step)
+        for bad in ({"at_step": True}, {"at_step": "2"}, {"at_step": 1, "effects": "all"}):
+            with pytest.raises(InvalidInput):
+                await life.rt.fork(first, **bad)
+
+
+async def test_what_is_unfinished_unknown_or_erased_is_refused(house: House) -> None:
+    @tool
+    async def lose(ctx: Any) -> str:
+        house.happened(ctx.idempotency_key, "lose")
+        raise ConnectionError("no answer")
+
+    async with house.life(house.agent(tools=[lose])) as life:
+        run = await ends(life, house, [call("lose")], "done")
+        with pytest.raises(ReplayUnsafe, match="is waiting: decide its asks"):
+            await life.rt.fork(run, at_step=1)
+        await run.cancel(by="lee")
+        with pytest.raises(ReplayUnsafe, match="may have happened: settle it"):
+            await life.rt.fork(run, at_step=1)
+        await (await the_ask(run, "unknown_effect")).happened("sent", by="lee")
+        assert (await forked(life, run, 2)).status == "completed"
+        await (await life.rt.get_session("s")).delete()
+        with pytest.raises(ReplayUnsafe, match="its session was deleted"):
+            await life.rt.fork(run, at_step=1)
+    house.checked = False
+
+
+async def test_a_fork_survives_the_deletion_of_its_original(house: House) -> None:
+    async with house.life(house.agent()) as life:
+        first = await ends(life, house, [LETTER], "done", attachments=[b"1182"])
+        fork = await forked(life, first, 2)
+        await (await life.rt.get_session("s")).delete()
+        assert [r.name for r in results(await fork.messages())] == ["letter"]
+        house.answers(HELLO, "hello to you")
+        more = await life.rt.run("a", HELLO, session=fork.session, operation_id="more")
+        assert more.text == "hello to you"
+    house.checked = False
+
+
+async def test_what_a_fork_did_counts_for_a_replay(house: House) -> None:
+    async with house.life(house.agent()) as life:
+        first = await ends(life, house, error("rejected"))
+        house.answers("go", [LETTER], "done")
+        fork = await forked(life, first, 1)
+        with pytest.raises(ReplayUnsafe):
+            await life.rt.replay(first)
+        again = await life.rt.replay(first, force=By("lee", "again"))
+        assert await rest(again) == "completed"
+        assert [e.reuses for e in await again.effects()] == [e.id for e in await fork.effects()]
+        assert house.count("letter") == 1
+
+
+async def test_a_denied_and_an_edited_call_are_shared_as_they_were(house: House) -> None:
+    async with house.life(house.agent()) as life:
+        first = await ends(life, house, [WIRE, WIRE], "done")
+        one, two = await first.asks()
+        await one.deny(by="lee", reason="too much")
+        await two.approve(by="lee", arguments={"to": "ana"})
+        assert await rest(first) == "completed"
+        fork = await forked(life, first, 2)
+        assert [(e.state, e.arguments) for e in await fork.effects()] == [
+            ("denied", {"to": "kim"}), ("succeeded", {"to": "ana"}),
+        ]  # fmt: skip
+
+
+async def test_the_session_state_of_the_shared_steps_is_the_forks(house: House) -> None:
+    @tool
+    async def enrol(ctx: Any, who: str) -> str:
+        house.happened(ctx.idempotency_key, "enrol", who=who)
+        ctx.state["who"] = [*ctx.state.get("who", ()), who]
+        return "enrolled"
+
+    async with house.life(house.agent(tools=[enrol])) as life:
+        await ends(life, house, [call("enrol", who="ana")], "done", said="one", operation_id="one")
+        first = await ends(life, house, [call("enrol", who="kim")], "done")
+        fork = await forked(life, first, 2)
+        for session in ("s", fork.session):
+            assert (await life.rt.get_session(session)).state == {"who": ["ana", "kim"]}
+
+
+async def test_a_fork_of_a_fork_and_the_same_operation_again(house: House) -> None:
+    async with house.life(house.agent()) as life:
+        first = await ends(life, house, [LETTER], [REFUND], "done")
+        fork = await forked(life, first, 2, operation_id="f")
+        below = await forked(life, fork, 3)
+        assert (below.status, house.count("letter"), house.count("refund")) == ("completed", 1, 1)
+        same = await life.rt.fork(first, at_step=2, operation_id="f")
+        assert (same.id, same.replayed) == (fork.id, True)
+        with pytest.raises(OperationMismatch):
+            await life.rt.fork(first, at_step=1, operation_id="f")
+
+
+@pytest.mark.parametrize("at", ["accept_fork.before", "accept_fork.after", "answer.before", "answer.after"])
+async def test_a_crash_leaves_all_of_a_fork_or_nothing(house: House, at: str) -> None:
+    async with house.life(house.agent()) as life:
+        first = await ends(life, house, [LOOK], [LETTER], "done")
+    async with house.life(house.agent([LOOK], [LETTER], "done"), dies_at=at) as life:
+
+        async def fork_it() -> Any:
+            return await (await life.rt.fork(first.id, at_step=2, operation_id="f")).result()
+
+        await life.ends(fork_it())
+    async with house.life(house.agent([LOOK], [LETTER], "done")) as life:
+        fork = await life.rt.fork(first.id, at_step=2, operation_id="f")
+        assert await rest(fork) == "completed"
+        assert (house.count("look"), house.count("letter")) == (1, 1)
+        assert len(await life.rt.runs()) == 2
