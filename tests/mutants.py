@@ -394,6 +394,20 @@ MUTANTS = (
         ("tests/promise/test_usage.py",),
     ),
     Mutant(
+        "window: what was too long once is not sent again",
+        "runner.py",
+        '        if error.kind != "context_overflow" or self.state.fits is not None or self.state.context is None:\n',
+        '        if error.kind != "context_overflow" or self.state.context is None:\n',
+        ("tests/cases/test_c10_long_history.py",),
+    ),
+    Mutant(
+        "window: a request that was too long is made shorter",
+        "context.py",
+        "    while n < len(starts) and tokens(weight - left) > fits:\n",
+        "    while False:\n",
+        ("tests/cases/test_c10_long_history.py",),
+    ),
+    Mutant(
         "policy: what it denies is refused",
         "policy.py",
         'return Permission(decision=_line("deny", reason), refusal=refusal(answer))',

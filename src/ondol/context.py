@@ -7,6 +7,7 @@ the session's history and the run's own messages. Every call in a request has ex
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -30,6 +31,8 @@ def shown_message(instructions: str, shown: Shown) -> Message:
     else:
         began = clock.shown(clock.from_micros(shown.since), shown.zone)
         told = f"This task started at {began}; it was paused, and now it is {now}."
+    if shown.turns_out:
+        told += f" The first {shown.turns_out} requests of this conversation, and what followed on them, are not shown."
     return Message("system", (Text(f"{values.valid(instructions)}\n\n{told}" if instructions else told),))
 
 
@@ -192,6 +195,56 @@ def tokens(weight: int) -> int:
     return -(-weight // _PER_TOKEN)
 
 
+def _turns(history: Sequence[Message]) -> list[int]:
+    """Where each turn of a history begins: at what the user said, or at the runtime's note before it.
+
+    Every call before such a place has its result before it, so a history may begin there.
+    """
+    starts = [i for i, m in enumerate(history) if m.role == "user" and m.origin is None]
+    return [i - 1 if i and history[i - 1].origin == "runtime" else i for i in starts]
+
+
+def without_turns(history: Sequence[Message], n: int) -> Sequence[Message]:
+    """The history without its first ``n`` turns."""
+    if n == 0:
+        return history
+    starts = _turns(history)
+    return history[starts[n] :] if n < len(starts) else ()
+
+
+def turns_out(history: Sequence[Message], weight: int, fits: int) -> tuple[int, int]:
+    """How many of the first turns must be left out so that a request of that weight fits, and what they weigh.
+
+    ``fits`` is in estimated tokens. If nothing helps, all of them.
+    """
+    starts = _turns(history)
+    left, n = 0, 0
+    while n < len(starts) and tokens(weight - left) > fits:
+        turn = history[starts[n] if n else 0 : starts[n + 1] if n + 1 < len(starts) else len(history)]
+        left += _weight_read(turn)
+        n += 1
+    return n, left
+
+
+def _weight_read(read: Sequence[Message]) -> int:
+    return weight((messages.dumps(m) for m in read), read)
+
+
+_TOKENS_SAID = re.compile(r"\d[\d,]{3,}")  # in an error: the window, and mostly what was sent
+
+
+def fits_after(said: str, sent: int) -> int:
+    """Estimated tokens that may be sent once ``sent`` were too many, from what the provider said about it.
+
+    With room for the answer. A provider that names no numbers leaves only a careful guess: a second error would cost
+    more than a shorter history.
+    """
+    named = sorted({int(n.replace(",", "")) for n in _TOKENS_SAID.findall(said)})
+    if len(named) < 2:
+        return sent // 4
+    return min(sent * named[0] // named[-1], sent) * 4 // 5
+
+
 def extend_chain(chain: bytes, bodies: Iterable[str]) -> bytes:
     """A hash chained over the messages: adding one never reads the ones before it."""
     for body in bodies:
@@ -218,7 +271,8 @@ def rebuild(
     own_chain = extend_chain(EMPTY_CHAIN, (own[o] for o in sorted(own) if o < upto))
     history_chain = extend_chain(EMPTY_CHAIN, history)
     try:
-        seen = [system, *(messages.loads(b) for b in history), *own_messages(mine, 0, upto)]
+        before = without_turns([messages.loads(b) for b in history], shown.turns_out)
+        seen = [system, *before, *own_messages(mine, 0, upto)]
     except (KeyError, ValueError) as error:
         raise StoreCorrupt(f"a stored message cannot be read: {error}") from error
     return seen, request_hash(request_head(system, shown.definition), history_chain, own_chain)

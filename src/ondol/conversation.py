@@ -71,7 +71,8 @@ class Conversation:
         """All that the model sees, with the own messages below the ordinal ``upto``."""
         self._sent += context.own_messages(self._sendable, self._sent_upto, upto)
         self._sent_upto = upto
-        return (self._shown(shown)[0], *self.history.messages, *self._sent)
+        before = context.without_turns(self.history.messages, shown.turns_out)
+        return (self._shown(shown)[0], *before, *self._sent)
 
     def hash(self, shown: Shown, upto: int, extra: Mapping[int, str]) -> str:
         """The hash of that request, where ``extra`` holds bodies that are about to be committed."""
@@ -87,10 +88,12 @@ class Conversation:
             self._chain, self._chained = chain, upto
         return context.request_hash(self._shown(shown)[1], self.history.chain, chain)
 
-    def tokens(self, definition: str, extra: Mapping[int, str]) -> int:
-        """An estimate of the request with all own messages, and ``extra`` bodies that are about to be committed."""
+    def size(self, definition: str, extra: Mapping[int, str], fits: int | None) -> tuple[int, int]:
+        """An estimate of the request with all own messages, and ``extra`` bodies that are about to be committed, in
+        tokens; and how many turns of the history must be left out of it so that it fits."""
         whole = context.weight([definition, *extra.values()], ()) + self.history.weight + self._weight
-        return context.tokens(whole)
+        n, left = (0, 0) if fits is None else context.turns_out(self.history.messages, whole, fits)
+        return context.tokens(whole - left), n
 
     def _shown(self, shown: Shown) -> tuple[Message, bytes]:
         """The system message of this context, and the head of its requests' hashes."""

@@ -115,7 +115,7 @@ CODES: Mapping[str, str] = {
     "model_overloaded": "Send the same operation id again later, or name another model.",
     "model_unavailable": "Send the same operation id again later; check the provider's status and the base URL.",
     "model_server": "Send the same operation id again; if it stays, the provider must mend it, or name another model.",
-    "model_context_overflow": "Start a new session, or take a model with a larger window.",
+    "model_context_overflow": "Say less at once, or take a model with a larger window.",
     "model_auth": "Set the right API key in the environment of the process, then send the same operation id again.",
     "model_rejected": "Read what the provider refused, change the agent or the model, then start a new operation.",
     "model_content_filter": "Rephrase the request, or read the provider's rules: asking the same again does not help.",

@@ -179,7 +179,8 @@ class StepFailed(Spent):
 
     ``fallback`` is the place, in the agent's list of models, of the one that takes over for the rest of the run.
     ``error`` is ``cancelled`` where a cancel came first; ``message`` then is what the answer had said. ``untold``: it
-    may have cost tokens, and nobody said how many.
+    may have cost tokens, and nobody said how many. ``fits``: the request was too long, and is made again with so many
+    estimated tokens at most.
     """
 
     kind: ClassVar[str] = "step.failed"
@@ -190,6 +191,7 @@ class StepFailed(Spent):
     retry_at: int | None = None
     fallback: int | None = None
     untold: bool = False
+    fits: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +203,7 @@ class ContextBuilt:
     ``clock`` is the instant shown (microseconds since 1970), ``since`` the accepted instant where the
     run is told both, ``history`` the session's message sequence up to which history is read. Where ``clock`` is left
     out, all of ``clock``, ``since``, ``zone``, ``history`` and ``definition`` are as in the record before.
-    ``tokens`` is a rough estimate of its size.
+    ``tokens`` is a rough estimate of its size. Of the history, the first ``turns_out`` turns are not shown.
     """
 
     kind: ClassVar[str] = "context.built"
@@ -213,6 +215,7 @@ class ContextBuilt:
     zone: str | None = None
     history: int = 0
     definition: str = ""
+    turns_out: int = 0
     note: int | None = None
     told: list[list[str]] = field(default_factory=list)
     steers: list[str] = field(default_factory=list)

@@ -43,6 +43,7 @@ class Shown(NamedTuple):
     zone: str | None
     history: int
     definition: str
+    turns_out: int = 0
 
 
 class Recorded(NamedTuple):
@@ -82,6 +83,7 @@ class State(NamedTuple):
     worked: int = 0  # microseconds in which a process worked on it; see ``worked_at``
     in_tools: int = 0  # of those, with calls under way
     measured: tuple[int, int] | None = None  # what a provider counted, last, and what that had been estimated at
+    fits: int | None = None  # estimated tokens of a request, since one was too long
     lost: int = 0  # calls of the model at this step that a process may have made, of which nobody heard any more
     origin: events.RunOrigin | None = None  # of a replay or a fork
     pool: tuple[Recorded, ...] = ()  # what its calls may still reuse
@@ -158,7 +160,7 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
         case events.ContextBuilt(clock=clock):
             shown = state.shown
             if clock is not None:
-                shown = Shown(clock, entry.since, entry.zone, entry.history, entry.definition)
+                shown = Shown(clock, entry.since, entry.zone, entry.history, entry.definition, entry.turns_out)
                 if state.candidate and state.shown is not None and shown.definition != state.shown.definition:
                     state = state._replace(candidate=0, attempt=1)  # the list may be another one
             return state._replace(
@@ -173,6 +175,8 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
             state = _spent(state, entry)
             if fallback is not None:
                 return state._replace(candidate=fallback, attempt=1, retry_at=None)
+            if entry.fits is not None:
+                return state._replace(fits=entry.fits, context=None, attempt=attempt + 1, retry_at=None)
             if retry_at is None:
                 return state._replace(model_error=entry)
             return state._replace(attempt=attempt + 1, retry_at=retry_at)

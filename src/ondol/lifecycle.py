@@ -122,6 +122,9 @@ def next_action(
         return End("failed", limit.code, limit.message, retryable=True)
     if state.context is None or steered:
         return BuildContext()
+    if state.fits is not None and 4 * state.context.tokens > 5 * state.fits:  # it left room for the answer
+        why = "this turn alone is too long for the model, without anything of the session's history"
+        return End("failed", "model_context_overflow", why)
     return CallModel(after=state.retry_at or 0)
 
 

@@ -423,10 +423,10 @@ class Drive:
         joining = [(s, upto + n) for n, s in enumerate(steers)]
         extra = {**extra, **{ordinal: s.body for s, ordinal in joining}}
         upto += len(joining)
-        shown = self._show(state)
+        tokens, turns_out = self.talk.size(self.served.definition, extra, state.fits)
+        shown = self._show(state)._replace(turns_out=turns_out)
         digest = self.talk.hash(shown, upto, extra)
         changed = {} if shown == state.shown else shown._asdict()
-        tokens = self.talk.tokens(self.served.definition, extra)
         built = events.ContextBuilt(
             step=state.step + 1, hash=digest, tokens=tokens, note=note and note[0], told=told,
             steers=[s.run for s in steers], **changed,
@@ -585,17 +585,25 @@ class Drive:
     async def _model_failed(self, error: ModelError) -> None:
         attempt, now = self.state.attempt, self.now()
         delay = lifecycle.retry_delay(error.kind, attempt, error.retry_after, self.row.id)
-        takes_over = None
-        if delay is None:
+        takes_over, fits = None, self._fits(error)
+        if delay is None and fits is None:
             takes_over = lifecycle.fallback(error.kind, self.state.candidate, len(self.served.models))
         untold = usage.may_be_billed(error.kind, error.sent) and error.input_tokens is None
         counted = untold or error.input_tokens is not None
         failed = events.StepFailed(
             step=self.state.step + 1, attempt=attempt, error=error.kind, message=redact(str(error)),
-            retry_at=None if delay is None else now + int(delay * 1e6), fallback=takes_over, untold=untold,
+            retry_at=None if delay is None else now + int(delay * 1e6), fallback=takes_over, untold=untold, fits=fits,
             asked=self._asked.model.name if counted else "", input=error.input_tokens, output=error.output_tokens,
         )  # fmt: skip
         await self._write_failed(failed)
+
+    def _fits(self, error: ModelError) -> int | None:
+        """The request was too long: what may be sent instead, if leaving out history makes it fit. Once a run."""
+        if error.kind != "context_overflow" or self.state.fits is not None or self.state.context is None:
+            return None
+        fits = context.fits_after(str(error), self.state.context.tokens)
+        shorter, _ = self.talk.size(self.served.definition, {}, fits)
+        return fits if shorter <= fits else None
 
     async def _write_failed(self, failed: events.StepFailed) -> None:
         used = journal.apply(self.state, failed).usage

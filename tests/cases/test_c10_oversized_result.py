@@ -1,7 +1,7 @@
 """C10: a result that is too long for the window, or several of them, wedge no session.
 
 All of it is kept outside of the conversation; the model sees its beginning and its end, and reads the rest page by
-page. Left out until it exists: a budget of tokens, and a history that is too long already.
+page.
 """
 
 from __future__ import annotations

@@ -1,0 +1,103 @@
+"""C10, the history: a session that is longer than the window opens and answers, and nothing too long is sent twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from kit import NEXT, Conversation, Outside, holds_in_all_cases
+
+from ondol import Agent, Context, ModelRequest, RunFailed, Runtime, context, tool
+from ondol.testing import Downstream, ScriptedModel, call
+
+WINDOW = 8_000  # tokens of four characters
+LONG = "as I said before. " * 890  # about 4,000 tokens
+TURNS = 6
+
+
+@tool(effect="read")
+async def page(ctx: Context[Outside], n: int) -> str:
+    await ctx.deps.effect(ctx, "page")
+    return f"page {n} " * 700  # about 1,200 tokens
+
+
+class Narrow(Conversation):
+    def __init__(self, **scripts: object) -> None:
+        super().__init__({})
+        self.of = {said: ScriptedModel(script, window=WINDOW) for said, script in scripts.items()}  # type: ignore
+        self.of[NEXT] = ScriptedModel(["hello to you"])
+
+
+async def grow(db: str) -> None:
+    """A session whose history is three times as long as the window."""
+    wide = Agent("a", model=ScriptedModel([LONG]))
+    async with Runtime(db, agents=[wide]) as rt:
+        for n in range(TURNS):
+            await rt.run(wide, f"question {n}", session="s")
+
+
+def overflows(model: Narrow, said: str) -> list[ModelRequest]:
+    """The requests that were too long."""
+    from ondol.providers.script import estimate_tokens
+
+    return [r for r in model.of[said].requests if estimate_tokens(r) > WINDOW]
+
+
+def sizes(requests: Sequence[ModelRequest]) -> list[int]:
+    return [sum(len(m.text) for m in r.messages) for r in requests]
+
+
+async def test_c10_a_history_three_times_the_window_is_shown_in_part_and_the_session_answers(
+    db: str, downstream: Downstream
+) -> None:
+    await grow(db)
+    model = Narrow(go=["here I am"], again=["still here"])
+    agent = Agent("a", model=model)
+    async with Runtime(db, agents=[agent], deps=Outside(downstream.url)) as rt:
+        for said in ("go", "again"):
+            run = await rt.start(agent, said, session="s")
+            await run.result()
+            first, second = model.of[said].requests
+            assert len(overflows(model, said)) == 1
+            assert sizes([second]) < sizes([first])
+            assert "requests of this conversation, and what followed on them, are not shown" in second.messages[0].text
+            assert second.messages[1].role == "user"
+            assert second.messages[-1].text == said
+            seen = await rt.context(run.id)
+            assert seen.matches
+            assert [m.text for m in seen.messages] == [m.text for m in second.messages]
+        assert len(await (await rt.get_session("s")).messages()) == 2 * TURNS + 4  # nothing is lost of it
+        await holds_in_all_cases(rt, db, agent, "s", downstream)
+
+
+async def test_c10_a_turn_that_grows_leaves_out_more_of_the_history_before_it_is_too_long_again(
+    db: str, downstream: Downstream
+) -> None:
+    await grow(db)
+    model = Narrow(go=[[call("page", n=n)] for n in range(4)] + ["read them all"])
+    agent = Agent("a", model=model, tools=[page])
+    async with Runtime(db, agents=[agent], deps=Outside(downstream.url)) as rt:
+        run = await rt.start(agent, "go", session="s")
+        assert (await run.result()).text == "read them all"
+        assert len(overflows(model, "go")) == 1
+        assert len(model.of["go"].requests) == 6
+        await holds_in_all_cases(rt, db, agent, "s", downstream, reads=["page"])
+
+
+async def test_c10_what_is_too_long_by_itself_is_sent_once_and_the_next_turn_works(
+    db: str, downstream: Downstream
+) -> None:
+    model = Narrow(**{LONG * 3: ["never"]})
+    agent = Agent("a", model=model)
+    async with Runtime(db, agents=[agent], deps=Outside(downstream.url)) as rt:
+        run = await rt.start(agent, LONG * 3, session="s")
+        with pytest.raises(RunFailed, match="model_context_overflow"):
+            await run.result()
+        assert len(model.requests) == 1
+        await holds_in_all_cases(rt, db, agent, "s", downstream)
+
+
+def test_c10_how_much_fits_is_taken_from_what_the_provider_says_or_guessed_with_care() -> None:
+    assert context.fits_after("This model's maximum context length is 8,192 tokens, and you sent 16384", 1000) == 400
+    assert context.fits_after("prompt is too long: 250000 tokens > 200000 maximum", 1000) == 640
+    assert context.fits_after("failed with status 400 (context_overflow): too long", 1000) == 250
