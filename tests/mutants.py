@@ -398,7 +398,7 @@ MUTANTS = (
         "runner.py",
         '        if error.kind != "context_overflow" or self.state.fits is not None or self.state.context is None:\n',
         '        if error.kind != "context_overflow" or self.state.context is None:\n',
-        ("tests/cases/test_c10_long_history.py",),
+        ("tests/promise/test_too_long.py",),
     ),
     Mutant(
         "window: a request that was too long is made shorter",
