@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ondol import clock, messages, values
 from ondol.errors import StoreCorrupt
 from ondol.journal import Shown
 from ondol.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, ToolResponse, UnknownPart
-from ondol.records import EffectRow, RunRow
+from ondol.records import EffectRow
 
-_INPUT_SHOWN = 500  # characters of an unanswered request that a note repeats
-_ARGUMENTS_SHOWN = 500  # characters of a call's arguments that a note repeats
+NOTE_LIMIT = 16_000  # characters of a note
+_SHOWN = (500, 120, 30)  # characters of each request, and of each call's arguments: as many as leave room for all calls
 EMPTY_CHAIN = b"\0" * 32
 
 
@@ -36,22 +36,92 @@ def shown_message(instructions: str, shown: Shown) -> Message:
     return Message("system", (Text(f"{values.valid(instructions)}\n\n{told}" if instructions else told),))
 
 
-def note(runs: Sequence[tuple[RunRow, Sequence[str]]], effects: Sequence[EffectRow]) -> str:
-    """What a later turn must know about runs that did not complete: what was asked of each (the stored bodies of its
-    input and of what joined it), and what they did or may have."""
-    lines = ["[Note from the runtime, not from the user]"]
-    for run, bodies in runs:
-        asked = [messages.loads(body).text for body in bodies] or [""]
-        shown = [a if len(a) <= _INPUT_SHOWN else a[:_INPUT_SHOWN] + " …" for a in asked]
-        lines.append(f"An earlier request was not answered ({run.state}): {shown[0]!r}.")
-        lines += [f"It went on: {more!r}." for more in shown[1:]]
+class Untold(NamedTuple):
+    """What another run of the session left behind that no turn was told yet.
+
+    ``requests`` are the stored bodies of what was asked: its input (if that is still there) and what joined it;
+    ``unanswered`` is False where they were told before, and only its ``effects`` are news.
+    """
+
+    run: str
+    state: str
+    requests: tuple[str, ...]
+    unanswered: bool
+    effects: tuple[EffectRow, ...]
+
+
+class Note(NamedTuple):
+    """``told`` names what the text tells of: ``["run", id]`` and ``["effect", id, state]``."""
+
+    text: str
+    told: list[list[str]]
+
+
+def still_untold(untold: Iterable[Untold], told: Collection[tuple[str, ...]]) -> list[Untold]:
+    """Without what a note of the same turn has told."""
+    left = []
+    for one in untold:
+        unanswered = one.unanswered and ("run", one.run) not in told
+        effects = tuple(e for e in one.effects if ("effect", e.id, e.state) not in told)
+        if unanswered or effects:
+            left.append(one._replace(unanswered=unanswered, effects=effects))
+    return left
+
+
+def note(untold: Sequence[Untold], *, more: bool = False) -> Note:
+    """What a later turn must know about runs that did not complete: their request, and what they did or may have.
+
+    Each started write has its line. Requests and arguments are shortened until all lines fit in ``NOTE_LIMIT``; if
+    even then they do not, writes come before requests without any, and the next note goes on with the rest. ``more``
+    says that there is more than ``untold`` holds.
+    """
+    shown = next((n for n in _SHOWN if sum(map(len, _lines_of(untold, n))) <= NOTE_LIMIT), None)
+    chosen = list(untold) if shown is not None else _those_that_fit(untold)
+    told: list[list[str]] = []
+    for one in chosen:
+        told += [["run", one.run]] if one.unanswered else []
+        told += [["effect", e.id, e.state] for e in one.effects]
+    lines = ["[Note from the runtime, not from the user]", *_lines_of(chosen, shown or _SHOWN[-1])]
+    left = sum(one.unanswered + len(one.effects) for one in untold) - len(told)
+    if left or more:
+        count = f"At least {left + 1}" if more else left
+        lines.append(f"{count} more requests and calls are not listed here; the next note goes on with them.")
+    return Note("\n".join(lines), told)
+
+
+def _those_that_fit(untold: Sequence[Untold]) -> list[Untold]:
+    """In their order, as many as a note has room for in the shortest form: those with effects first."""
+    room, chosen = NOTE_LIMIT, {}
+    for n, one in sorted(enumerate(untold), key=lambda numbered: not numbered[1].effects):
+        while one.effects and sum(map(len, _lines(one, _SHOWN[-1]))) > room:
+            one = one._replace(effects=one.effects[:-1])
+        cost = sum(map(len, _lines(one, _SHOWN[-1])))
+        if cost <= room and (one.effects or not untold[n].effects):
+            chosen[n] = one
+            room -= cost
+    return [one for _, one in sorted(chosen.items())]
+
+
+def _lines_of(untold: Iterable[Untold], shown: int) -> list[str]:
+    return [line for one in untold for line in _lines(one, shown)]
+
+
+def _lines(one: Untold, shown: int) -> list[str]:
+    asked, *more = [_shortened(messages.loads(body).text, shown) for body in one.requests] or [""]
+    if one.unanswered:
+        lines = [f"An earlier request was not answered ({one.state}): {asked!r}."]
+        lines += [f"It went on: {text!r}." for text in more]
         lines.append("Do not act on it unless the user asks again.")
-    for effect in effects:
-        arguments = values.plain_text(values.loads(effect.arguments))
-        if len(arguments) > _ARGUMENTS_SHOWN:
-            arguments = arguments[:_ARGUMENTS_SHOWN] + " …"
+    else:
+        lines = [f"News of an earlier request that was not answered ({one.state}): {asked!r}."]
+    for effect in one.effects:
+        arguments = _shortened(values.plain_text(values.loads(effect.arguments)), shown)
         lines.append(f"That request's call {effect.tool}({arguments}): {_told(effect.state)}.")
-    return "\n".join(lines)
+    return lines
+
+
+def _shortened(text: str, shown: int) -> str:
+    return text if len(text) <= shown else text[:shown] + " …"
 
 
 def _told(state: str) -> str:

@@ -142,6 +142,7 @@ class Drive:
         self.calls = Calls(self)
         self.guard = Guard(self)
         self._definitions: dict[str, dict[str, Any]] = {}  # older ones of its agent, by digest
+        self._noted = False
         self._partial: list[str] = []
         self._group: asyncio.TaskGroup | None = None
         self.absorbing = False
@@ -403,6 +404,7 @@ class Drive:
             return
         if note is not None:
             self.talk.keep(*note)
+            self._noted = True
         for steer, ordinal in joining:
             self.talk.keep(ordinal, steer.body)
         self.record(batch)
@@ -457,16 +459,13 @@ class Drive:
         return self.next_context(after, {reply: body}, with_note=False).entries
 
     def _note(self, state: journal.State) -> tuple[int, str, list[list[str]]] | None:
-        """What other runs of the session left behind that no turn was told yet."""
-        runs = [(r, asked) for r, asked in self.claimed.untold_runs if ("run", r.id) not in state.told]
-        told = [("effect", e.id, e.state) for e in self.claimed.untold_effects]
-        rows = [e for e, t in zip(self.claimed.untold_effects, told, strict=True) if t not in state.told]
-        if not runs and not rows:
+        """What other runs of the session left behind that no turn was told yet. One note a claim: it has a limit."""
+        untold = context.still_untold(self.claimed.untold, state.told)
+        if self._noted or not untold:
             return None
-        body = messages.dumps(messages.runtime_note(context.note(runs, rows)))
+        text, told = context.note(untold, more=self.claimed.more_untold)
         ordinal = 0 if state.shown is None else state.next_message
-        tell = [["run", r.id] for r, _ in runs] + [["effect", e.id, e.state] for e in rows]
-        return ordinal, body, tell
+        return ordinal, messages.dumps(messages.runtime_note(text)), told
 
     def _show(self, state: journal.State) -> journal.Shown:
         """The clock of a run stands still while it works; after a pause it is told both times."""

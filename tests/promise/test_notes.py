@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -210,6 +211,50 @@ async def test_writes_of_a_run_that_is_queued_again_are_told_to_the_turns_ahead_
         assert await rest(second) == "completed"
         assert any("letter" in note for note in await told(house, second))
         await rest(again)
+
+
+async def test_each_call_is_told_under_the_request_of_its_own_run(house: House) -> None:
+    agent = house.agent([LETTER], error("rejected"), said=SAID)
+    house.answers("pay kim back", [REFUND], error("rejected"))
+    async with house.life(agent) as life:
+        first = await life.rt.start(agent, SAID, session="s", operation_id="one")
+        assert await rest(first) == "failed"
+        second = await life.rt.start(agent, "pay kim back", session="s", operation_id="two")
+        assert await rest(second) == "failed"
+        (note,) = await turn(life, house, "next")
+        order = [note.index(part) for part in (SAID, "letter(", "pay kim back", "refund(")]
+        assert order == sorted(order)
+
+
+async def test_news_of_a_run_that_was_told_of_before_name_its_request_again(house: House) -> None:
+    agent = house.agent([LETTER], "done", said=SAID)
+    run_id = await house.dies(agent, at="letter.after", said=SAID)
+    async with house.life(agent) as life:
+        run = await life.rt.get_run(run_id)
+        assert await rest(run) == "waiting"
+        await run.cancel(by="kim")
+        await turn(life, house, "one")
+        await (await the_ask(run, "unknown_effect")).happened(by="lee")
+        (news,) = await turn(life, house, "two")
+        assert SAID in news
+        assert "it succeeded" in news
+
+
+async def test_a_note_has_a_limit_and_the_turns_after_go_on_with_the_rest(house: House) -> None:
+    letters = [call("letter", to=f"person {n} of many") for n in range(300)]
+    agent = house.agent(letters, error("rejected"), said=SAID)
+    async with house.life(agent) as life:
+        assert await rest(await life.rt.start(agent, SAID, session="s", operation_id="op")) == "failed"
+        told: list[str] = []
+        for n in range(10):
+            if not (new := await turn(life, house, f"turn-{n}")):
+                break
+            (note,) = new
+            assert len(note) < 20_000
+            assert SAID in note
+            told += re.findall(r"person \d+ ", note)
+        assert n > 1, "one note was enough"
+        assert sorted(told) == sorted(f"person {n} " for n in range(300))  # each once
 
 
 async def test_notes_stay_in_their_session(house: House) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ondol import effects, events, ids, journal, lifecycle, messages, usage, values
+from ondol import context, effects, events, ids, journal, lifecycle, messages, usage, values
 from ondol.errors import ClaimLost, SignalsUnread
 from ondol.records import EffectRow, RunRow, SessionRow
 from ondol.transactions.ending import Ended
@@ -24,6 +24,8 @@ from ondol.transactions.pieces import (
 from ondol.transactions.statements import Row, Statement, Tx
 from ondol.usage import Usage
 
+_UNTOLD_READ = 500  # runs, and effects, that one claim reads for its note; the next one goes on
+
 
 class Claimed(NamedTuple):
     """All that the holder needs to go on, read in the claim's own transaction."""
@@ -34,8 +36,8 @@ class Claimed(NamedTuple):
     batches: tuple[journal.Batch, ...]
     bodies: Mapping[int, str]
     messages: Mapping[int, messages.Message]
-    untold_runs: tuple[tuple[RunRow, tuple[str, ...]], ...]  # with the stored bodies of what each was asked
-    untold_effects: tuple[EffectRow, ...]
+    untold: tuple[context.Untold, ...]
+    more_untold: bool  # there is more than was read
     steered: bool  # a message waits to join the run
 
 
@@ -48,7 +50,7 @@ def claim(tenant: str, run: str, owner: str, at: int) -> Tx[Claimed | None]:
     row = RunRow(*rows[0])
     entry = events.RunStarted() if row.fence == 1 else events.RunResumed()
     append, _ = append_entries(tenant, run, row.fence, row.next_seq - 1, at, [entry])
-    of_session = {"tenant": tenant, "session": row.session, "run": run}
+    of_session = {"tenant": tenant, "session": row.session, "run": run, "limit": _UNTOLD_READ}
     _, stored, bodies, session, untold, untold_effects, steered = yield [
         append,
         ("entry.list", key | {"after": 0}),
@@ -58,13 +60,7 @@ def claim(tenant: str, run: str, owner: str, at: int) -> Tx[Claimed | None]:
         ("effect.untold", of_session),
         ("run.steered", key),
     ]
-    inputs: list[list[Row]] = []
-    untold_runs = sorted((RunRow(*r) for r in untold), key=lambda r: r.place)
-    by_place = sorted(((place, EffectRow(*e)) for place, *e in untold_effects), key=lambda e: (e[0], e[1].ordinal))
-    if untold_runs:
-        of_runs = [{"tenant": tenant, "run": r.id} for r in untold_runs]
-        joined = [("run.steers", of_run | {"state": "joined"}) for of_run in of_runs]
-        inputs = yield [*(("message.one", of_run | {"ordinal": 1}) for of_run in of_runs), *joined]
+    unknown = yield from _untold(tenant, untold, untold_effects)
     assert row.head is not None
     found = SessionRow(*session[0])
     found.checked_state()
@@ -76,13 +72,35 @@ def claim(tenant: str, run: str, owner: str, at: int) -> Tx[Claimed | None]:
         batches=tuple(journal.loads(run, *stored_row) for stored_row in stored),
         bodies=own,
         messages={o: messages.loads(body) for o, body in own.items()},
-        untold_runs=tuple(
-            (run, tuple(checked_body(run.id, *row) for row in rows[:1]) + tuple(s.body for s in steers_in(joined)))
-            for run, rows, joined in zip(untold_runs, inputs, inputs[len(untold_runs) :], strict=False)
-        ),
-        untold_effects=tuple(effect for _, effect in by_place),
+        untold=unknown,
+        more_untold=max(len(untold), len(untold_effects)) == _UNTOLD_READ,
         steered=bool(steered),
     )
+
+
+def _untold(tenant: str, runs: list[Row], effect_rows: list[Row]) -> Tx[tuple[context.Untold, ...]]:
+    """Each run with its request and its own calls, in the order of the queue."""
+    places = {run: (place, state) for run, place, state in runs}
+    calls: dict[str, list[EffectRow]] = {}
+    for place, state, *row in effect_rows:
+        effect = EffectRow(*row)
+        places[effect.run] = (place, state)
+        calls.setdefault(effect.run, []).append(effect)
+    if not places:
+        return ()
+    ordered = sorted(places, key=lambda run: places[run][0])
+    of_runs = [{"tenant": tenant, "run": run} for run in ordered]
+    inputs = yield [("message.one", of_run | {"ordinal": 1}) for of_run in of_runs]
+    joined = yield [("run.steers", of_run | {"state": "joined"}) for of_run in of_runs]
+    unanswered = {run for run, *_ in runs}
+    return tuple(
+        context.Untold(
+            run, places[run][1],
+            (*(checked_body(run, *row) for row in first), *(s.body for s in steers_in(more))),
+            run in unanswered, tuple(sorted(calls.get(run, ()), key=lambda e: e.ordinal)),
+        )
+        for run, first, more in zip(ordered, inputs, joined, strict=True)
+    )  # fmt: skip
 
 
 def note_down(

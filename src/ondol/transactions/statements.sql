@@ -165,10 +165,11 @@ UPDATE runs SET retryable = 0 WHERE tenant = :tenant AND id = :run
 UPDATE runs SET reply = NULL, reply_sum = NULL, base = NULL, state_before = NULL, state_before_sum = NULL, error = NULL,
   retryable = 0, told = 1 WHERE tenant = :tenant AND session = :session
 
--- Sorted by who asks: a claim finds most of these empty, and SQLite would prepare to sort all the same.
+-- In the order of the index, and sorted by who asks: a claim finds most of these empty, and SQLite would prepare to sort
+-- all the same.
 -- name: run.untold
-SELECT {run} FROM runs WHERE tenant = :tenant AND session = :session AND told <> 1 AND state <> 'completed'
-  AND told = 0 AND id <> :run AND state IN ('failed', 'cancelled', 'expired', 'parked')
+SELECT id, place, state FROM runs WHERE tenant = :tenant AND session = :session AND told <> 1 AND state <> 'completed'
+  AND told = 0 AND id <> :run AND state IN ('failed', 'cancelled', 'expired', 'parked') ORDER BY n LIMIT :limit
 
 -- name: signal.insert
 INSERT INTO signals (tenant, run, kind, body, at) VALUES (:tenant, :run, :kind, :body, :at)
@@ -357,9 +358,10 @@ SELECT {effect} FROM effects WHERE tenant = :tenant AND state = :state
 ORDER BY run_n DESC, ordinal LIMIT :limit
 
 -- name: effect.untold
-SELECT r.place, {e.effect} FROM runs r JOIN effects e ON e.tenant = r.tenant AND e.run = r.id
+SELECT r.place, r.state, {e.effect} FROM runs r JOIN effects e ON e.tenant = r.tenant AND e.run = r.id
 WHERE r.tenant = :tenant AND r.session = :session AND r.told <> 1 AND r.state <> 'completed' AND r.id <> :run
   AND e.attempt > 0 AND e.effect <> 'read' AND (e.told IS NULL OR e.told <> e.state)
+ORDER BY r.n, e.ordinal LIMIT :limit
 
 -- name: effect.unknown_in_session
 SELECT run, ordinal FROM effects WHERE tenant = :tenant AND session = :session AND state = 'unknown' LIMIT 1
