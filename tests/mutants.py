@@ -34,6 +34,55 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
+        "replay: each recorded success serves one equal call",
+        "journal.py",
+        "if r.effect != entry.reuses)",
+        "if True)",
+        ("tests/promise/test_replay.py",),
+    ),
+    Mutant(
+        "replay: two equal calls of one answer do not share a recorded success",
+        "replay.py",
+        "(tool, arguments) and effect not in taken:",
+        "(tool, arguments):",
+        ("tests/promise/test_replay.py",),
+    ),
+    Mutant(
+        "replay: any other write asks first",
+        "replay.py",
+        '    if origin.effects == "reuse":\n        return Free()\n',
+        "    if True:\n        return Free()\n",
+        ("tests/promise/test_replay.py",),
+    ),
+    Mutant(
+        "replay: where writes were started, somebody forces it",
+        "replay.py",
+        '        case "guarded" if forced:\n',
+        '        case "guarded":\n            return None\n        case "guarded" if forced:\n',
+        ("tests/promise/test_replay.py", "tests/rules/test_replay.py"),
+    ),
+    Mutant(
+        "replay: the whole family counts, not the run alone",
+        "transactions/statements.sql",
+        "WHERE r.tenant = :tenant AND (r.id = :family OR r.family = :family) ORDER BY r.n, e.ordinal",
+        "WHERE r.tenant = :tenant AND r.id = :family ORDER BY r.n, e.ordinal",
+        ("tests/promise/test_replay.py",),
+    ),
+    Mutant(
+        "replay: no other member of the family goes on",
+        "transactions/replaying.py",
+        "        if member.retryable:\n",
+        "        if False:\n",
+        ("tests/promise/test_replay.py",),
+    ),
+    Mutant(
+        "fork: a stub touches nothing",
+        "replay.py",
+        '        case "stub":\n            return MakeUp()\n',
+        '        case "stub":\n            return Free()\n',
+        ("tests/promise/test_fork.py",),
+    ),
+    Mutant(
         "fence: a holder writes only with its own fence",
         "transactions/statements.sql",
         "WHERE tenant = :tenant AND id = :run AND fence = :fence AND state = 'running'",

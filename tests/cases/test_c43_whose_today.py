@@ -1,6 +1,6 @@
 """C43: "today" is the user's day, shown with its offset, and the same for the model and the tools.
 
-Left out until they exist: a zone of the session, schedules, and the replay a week later.
+Left out until they exist: schedules.
 """
 
 from __future__ import annotations
@@ -183,6 +183,46 @@ async def test_c43_the_clock_stands_still_while_a_run_works(db: str, downstream:
         assert shown(agent, "today", 0) == shown(agent, "today", 1)
         assert "2026-11-29 23:59 +09:00" in shown(agent, "today", 1)
         assert [line.arguments for line in await downstream.effects()] == [{"at": "2026-11-29T23:00:00+09:00"}]
+        await holds_in_all_cases(rt, db, agent, "s", downstream, clock=clock)
+
+
+async def test_c43_a_replay_a_week_later_has_the_recorded_clock_and_zone(db: str, downstream: Downstream) -> None:
+    """The model and the tools; "now" is asked for. A replay that had to wait goes on in its own time."""
+    agent, clock = clerk(), ManualClock(AFTER_MIDNIGHT_IN_SEOUL)
+    outside = Outside(downstream.url)
+    async with Runtime(db, agents=[agent], deps=outside, clock=clock) as rt:
+        first = await rt.start(agent, "what day is it?", session="s", operation_id="m1", time_zone=SEOUL)
+        paused = await rt.start(agent, "when you may", session="t", operation_id="m2", time_zone=SEOUL)
+        await first.result()
+        await waits(paused)
+        await paused.cancel(by="kim")
+    clock.advance(hours=7 * 24)
+    async with Runtime(db, agents=[agent], deps=outside, clock=clock, time_zone=MONTEVIDEO) as rt:
+        again = await rt.replay(first.id)
+        await again.result()
+        assert "Monday, 2026-11-30 00:30 +09:00 (Asia/Seoul)" in shown(agent, "what day is it?")
+        assert shown(agent, "what day is it?") == shown(agent, "what day is it?", 0)
+        assert (await rt.context(again.id)).matches
+        below = await rt.replay(again)  # of a replay: still that day
+        await below.result()
+        assert "Monday, 2026-11-30 00:30 +09:00 (Asia/Seoul)" in shown(agent, "what day is it?")
+        fork = await rt.fork(first.id, at_step=1)
+        await fork.result()
+        assert "Monday, 2026-11-30 00:30 +09:00 (Asia/Seoul)" in shown(agent, "what day is it?")
+        now = await rt.replay(first.id, clock="now", time_zone=MONTEVIDEO)
+        await now.result()
+        assert "Sunday, 2026-12-06 12:30 -03:00 (America/Montevideo)" in shown(agent, "what day is it?")
+
+        waiting = await rt.replay(paused.id)
+        (ask,) = await waits(waiting)
+        clock.advance(hours=8)
+        await ask.approve(by="kim")
+        await waiting.result()
+        told = shown(agent, "when you may")
+        assert "started at Monday, 2026-11-30 00:30 +09:00 (Asia/Seoul)" in told
+        assert "now it is Monday, 2026-11-30 08:30 +09:00 (Asia/Seoul)" in told
+        (line,) = await downstream.effects()
+        assert line.arguments == {"at": "2026-11-29T23:30:00+00:00", "zone": SEOUL}
         await holds_in_all_cases(rt, db, agent, "s", downstream, clock=clock)
 
 
