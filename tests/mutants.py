@@ -575,6 +575,36 @@ MUTANTS = (
         "    if len(given) == 64:\n        return Blob(given, 'text/plain', 0, 0)\n    if len(found) != 1:\n",
         ("tests/cases/test_c10_oversized_result.py",),
     ),
+    Mutant(
+        "import: a run of the store itself is not overlaid by a file",
+        "transactions/housekeeping.py",
+        """    if rows:
+        raise InvalidInput(f"run {run} is of this store""",
+        """    if False:
+        raise InvalidInput(f"run {run} is of this store""",
+        ("tests/promise/test_runfiles.py",),
+    ),
+    Mutant(
+        "import: each part of a run file has its checksum",
+        "runfile.py",
+        "if sums.get(part) != _sum(self.raw[part]):",
+        "if False:",
+        ("tests/promise/test_runfiles.py",),
+    ),
+    Mutant(
+        "import: no entry of a run file is left out",
+        "runfile.py",
+        "if entries.seq != following:",
+        "if False:",
+        ("tests/promise/test_runfiles.py",),
+    ),
+    Mutant(
+        "log: what was said and given stays in the store",
+        "logs.py",
+        "if not isinstance(v, dict)",
+        "if True",
+        ("tests/promise/test_logs.py",),
+    ),
 )
 
 

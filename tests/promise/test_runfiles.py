@@ -16,7 +16,7 @@ from ondol import Agent, FileDamaged, InvalidInput, NotFound, ReadOnly, Runtime,
 from ondol.cli.bystander import Bystander
 from ondol.runfile import loads
 from ondol.stores import sqlite_admin
-from ondol.testing import FaultPlan, call, raise_, text
+from ondol.testing import Barrier, FaultPlan, call, raise_, text
 from promise.house import HELLO, House, letter, look, mail, rest, the_ask, wire
 
 PHOTO, SCAN = b"\x89PNG photo" * 20, b"%PDF scan" * 400
@@ -93,6 +93,40 @@ async def test_another_machine_sees_all_that_happened(house: House, elsewhere: s
     assert list(copy.blobs.values()) == [PHOTO]
     with pytest.raises(NotFound, match="no step 9"):
         copy.context(9)
+
+
+async def test_a_replay_brings_along_what_was_said_in_the_session_that_it_goes_on_from(
+    house: House, elsewhere: str
+) -> None:
+    agent = house.agent("done")
+    async with house.life(agent) as life, Runtime(elsewhere) as rt:
+        await life.rt.run(agent, HELLO, session="s", operation_id="before")
+        first = await life.rt.start(agent, "go", session="s", operation_id="op")
+        await first.result()
+        replayed = await life.rt.replay(first)
+        await replayed.result()
+        assert replayed.session != "s"
+        copy = await rt.import_run(await life.rt.export_run(replayed.id))
+        assert copy.context() == await life.rt.context(replayed.id)
+        assert copy.context().matches
+        assert copy.run.replay_of == first.id
+
+
+async def test_a_message_that_joined_a_turn_and_its_host_are_both_looked_at(house: House, elsewhere: str) -> None:
+    agent, place = house.agent([call("letter", to="kim")], "done", tools=[letter]), Barrier()
+    house.answers("more", [], "both done")
+    async with house.life(agent, plan=FaultPlan().at("letter.before", fault=place)) as life, Runtime(elsewhere) as rt:
+        host = await life.rt.start(agent, "go", session="s", operation_id="op")
+        await place.reached.wait()
+        joined = await life.rt.start(agent, "more", session="s", operation_id="more", if_busy="steer")
+        place.go_on.set()
+        assert (await host.result()).text == "both done"
+        for run in (host, joined):
+            copy = await rt.import_run(await life.rt.export_run(run.id))
+            assert copy.run.status == (await run.refresh()).status
+            assert copy.events() == [e async for e in run.events()]
+            assert copy.messages() == await run.messages()
+        assert (await rt.imported(host.id)).context() == await life.rt.context(host.id)
 
 
 @pytest.mark.parametrize("state", ["queued", "waiting", "running"])
