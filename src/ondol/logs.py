@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -35,7 +36,8 @@ FIELDS = ("tenant", "run", "session", "operation", "event_id", "data")  # of a r
 _KNOWN_RUNS = 10_000  # whose session and operation are remembered; the holder of a run met it at its claim
 _TOLD = ("run.", "ask.")  # kinds at INFO begin with it
 _TOLD_TOO = frozenset({"step.failed", "effect.unknown", "effect.resolved"})
-_READS_RUNS = frozenset(name for name, text in STATEMENTS.items() if f" {columns(RunRow)}" in text)
+_RUN_ROWS = re.compile(rf"(SELECT|RETURNING) {re.escape(columns(RunRow))}(\s+FROM|\s*$)")  # and nothing beside them
+_READS_RUNS = frozenset(name for name, text in STATEMENTS.items() if _RUN_ROWS.search(text))
 
 
 def about(run: RunRow) -> dict[str, str]:

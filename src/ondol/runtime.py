@@ -625,8 +625,9 @@ class Runtime:
             run, or one of this store.
         """
         file = runfile.loads(text, name)
+        run = checked_id(f"the run's id in {name}", file.run.id)
         packed, now = runfile.pack(text), to_micros(self.clock.now())
-        await self._write(transactions.keep_import, checked_id("tenant", tenant), file.run.id, packed, now)
+        await self._write(transactions.keep_import, checked_id("tenant", tenant), run, packed, now)
         return ImportedRun(file)
 
     async def imported(self, run: str, *, tenant: str = DEFAULT_TENANT) -> ImportedRun:

@@ -38,10 +38,10 @@ async def import_(
 ) -> None:
     """Keep the exported runs of another machine, to be looked at. Nothing drives or changes them here."""
     if forget:
-        await cli.for_each(file, lambda rt, run: _forget(cli, rt, run), acts=True)
+        await cli.for_each(file, lambda rt, run: _forget(cli, rt, run))
         return
     done: list[tuple[str, Any]] = []
-    async with cli.runtime(acts=True, makes=True) as rt:
+    async with cli.runtime(makes=True) as rt:
         for name in file:
             try:
                 imported = await rt.import_run(_read(name), name="standard input" if name == "-" else name)
