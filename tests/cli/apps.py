@@ -6,7 +6,8 @@ import asyncio
 import os
 from dataclasses import dataclass
 
-from ondol import Agent, Context, Deny, Limits, Runtime, tool
+from ondol import Agent, Context, Deny, Limits, ModelRequest, Runtime, tool
+from ondol.providers.script import Reply
 from ondol.testing import ScriptedModel, call, error, text
 
 
@@ -35,6 +36,16 @@ async def hold(fifo: str) -> str:
 
 
 holding = Agent("holding", model=ScriptedModel([call("hold", fifo="fifo"), "let go"]), tools=[hold])
+
+
+def talk(request: ModelRequest) -> Reply:
+    """Say what was said; ``hold`` holds on first."""
+    said = [m.text for m in request.messages if m.role == "user" and m.origin is None]
+    held = request.messages[-1].role == "tool" or request.step > 0
+    return [call("hold", fifo="fifo")] if said[-1] == "hold" and not held else f"you said {', '.join(said)}"
+
+
+talking = Agent("talking", model=ScriptedModel(talk), tools=[hold])
 
 
 @tool(effect="idempotent", approve=lambda amount: amount > 20)

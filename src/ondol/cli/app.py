@@ -14,6 +14,7 @@ import typer.core
 from ondol.cli import (
     asks,
     audit,
+    chat,
     codes,
     context,
     db,
@@ -44,6 +45,7 @@ _ORDER = (
     "demo",
     "init",
     "run",
+    "chat",
     "runs",
     "asks",
     "effects",
@@ -91,6 +93,7 @@ def _take(
 
 app.add_typer(demo.app, name="demo")
 run_command.add_to(app)
+chat.add_to(app)
 replays.add_to(runs.app)
 app.add_typer(runs.app, name="runs")
 runfiles.add_to(runs.app)

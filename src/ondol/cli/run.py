@@ -72,7 +72,7 @@ async def drive(
     runtime = loaded.runtime(cli.named_db)
     cli.works_on(runtime._store)
     progress = Progress(cli) if cli.out.for_people and cli.out.is_terminal else None
-    ended_by = _stop_on_sigterm()
+    ended_by = stop_on_sigterm()
     accepted: Run | None = None
     try:
         async with runtime as rt:
@@ -101,7 +101,7 @@ async def drive(
         return codes.TERMINATED
 
 
-def _stop_on_sigterm() -> list[int]:
+def stop_on_sigterm() -> list[int]:
     """SIGTERM stops as Ctrl-C does: runs are given back, which does not count as a crash."""
     task, seen = asyncio.current_task(), list[int]()
 
