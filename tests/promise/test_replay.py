@@ -676,3 +676,31 @@ async def test_a_replay_that_is_cancelled_tells_only_what_it_did_itself(house: H
         next_run = await ends(life, house, "hello to you", said=HELLO, operation_id="next")
         (note,) = notes(house.asked(next_run)[0])
         assert note.count("letter") == 1
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(
+    "write", ["accept_replay", "claim", "note_down", "answer", "decide", "started", "outcome", "commit"]
+)
+async def test_a_crash_at_any_write_of_a_guarded_replay_repeats_nothing(house: House, write: str, when: str) -> None:
+    """It reuses a letter, and makes a refund that a person allowed: once each, whatever the process died at."""
+    agent = house.agent([LETTER], error("rejected"))
+    async with house.life(agent) as life:
+        first = await ends(life, house, [LETTER], error("rejected"))
+    house.answers("go", [LETTER, REFUND], "done")
+
+    async def through(life: Any) -> None:
+        again = await life.rt.replay(first.id, force=LEE, operation_id="again")
+        if await rest(again) == "waiting":
+            await (await the_ask(again)).approve(by="lee")
+            await rest(again)
+
+    async with house.life(agent, dies_at=f"{write}.{when}") as life:
+        await life.ends(through(life))
+    house.clock.advance(hours=1)
+    async with house.life(agent) as life:
+        await through(life)
+        again = await life.rt.find_run("again")
+        assert await rest(again) == "completed"
+        assert [e.state for e in await again.effects()] == ["succeeded", "succeeded"]
+        assert (house.count("letter"), len(house.keys("refund"))) == (1, 1)
