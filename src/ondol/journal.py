@@ -190,9 +190,9 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
             planned = Effect(
                 ordinal=entry.call, step=state.step, tool=entry.tool, effect=entry.effect, message=message, part=0,
                 reply=reply, state="asked" if entry.ask else "planned", ask=entry.ask, parent=entry.parent,
-                place=entry.place, hash=entry.hash,
+                place=entry.place, hash=entry.hash, reuses=entry.reuses,
             )  # fmt: skip
-            return state._replace(effects=(*state.effects, planned))
+            return state._replace(effects=(*state.effects, planned), pool=_without(state.pool, entry.reuses))
         case events.EffectPlanned():
             part = sum(e.message == state.last_answer for e in state.effects)
             reply = state.last_answer + 1 + part
@@ -200,7 +200,7 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
                 ordinal=entry.call, step=state.step, tool=entry.tool, effect=entry.effect, message=state.last_answer,
                 part=part, reply=reply, state="asked" if entry.ask else "planned", ask=entry.ask, reuses=entry.reuses,
             )  # fmt: skip
-            pool = tuple(r for r in state.pool if r.effect != entry.reuses)  # each serves one equal call
+            pool = _without(state.pool, entry.reuses)
             return state._replace(effects=(*state.effects, planned), answered=None, next_message=reply + 1, pool=pool)
         case events.EffectStarted(call=call, attempt=attempt, deadline=deadline):
             first = state.effects[call].first_started or at
@@ -267,6 +267,11 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
             return _closed(state, ask)
         case _:
             assert_never(entry)
+
+
+def _without(pool: tuple[Recorded, ...], reused: str | None) -> tuple[Recorded, ...]:
+    """Each recorded success serves one equal call."""
+    return tuple(r for r in pool if r.effect != reused)
 
 
 def private_messages(call: int) -> tuple[int, int]:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from kit import results
 
-from ondol import By, InvalidInput, OperationMismatch, ReplayUnsafe, Run, tool
+from ondol import By, Context, InvalidInput, OperationMismatch, ReplayUnsafe, Run, tool
 from ondol.testing import call, error
-from promise.house import HELLO, House, rest, the_ask
+from promise.house import HELLO, House, letter, rest, the_ask
 
 REFUND, LETTER, LOOK, WIRE = (
     call("refund", order="1"), call("letter", to="kim"), call("look", order="1"), call("wire", to="kim"),
@@ -63,6 +63,20 @@ async def test_a_later_write_that_is_equal_reuses_its_outcome_and_another_one_is
         (theirs,) = [e.id for e in await first.effects() if e.tool == "letter"]
         assert [e.reuses for e in await fork.effects()][1:] == [theirs, None, None]
         assert (house.count("letter"), house.count("refund")) == (2, 1)
+
+
+async def test_what_a_shared_tool_of_steps_did_serves_no_later_call(house: House) -> None:
+    @tool(effect="steps")
+    async def task(ctx: Context[House]) -> str:
+        return await ctx.call(letter, to="kim")
+
+    async with house.life(house.agent(tools=[letter, task])) as life:
+        first = await ends(life, house, [call("task")], "done")
+        house.answers("go", [call("task")], [LETTER], "done")
+        fork = await forked(life, first, 2)
+        assert fork.status == "completed"
+        assert [e.reuses for e in await fork.effects()] == [*(e.id for e in await first.effects()), None]
+        assert house.count("letter") == 2
 
 
 async def test_a_stub_touches_nothing_and_says_so(house: House) -> None:

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from kit import results
 
-from ondol import By, NotFound, OperationMismatch, ReplayUnsafe, Run, RunFailed, Runtime, tool
+from ondol import By, Context, NotFound, OperationMismatch, ReplayUnsafe, Run, RunFailed, Runtime, tool
 from ondol.testing import FaultPlan, barrier, call, error
-from promise.house import HELLO, House, notes, rest, states, the_ask
+from promise.house import HELLO, House, letter, notes, rest, states, the_ask, wire
 
 REFUND, LETTER, LOOK, WIRE = (
     call("refund", order="1"), call("letter", to="kim"), call("look", order="1"), call("wire", to="kim"),
@@ -225,6 +225,28 @@ async def test_a_recorded_success_serves_one_call_and_not_two(house: House) -> N
         await (await the_ask(again)).deny(by="lee")
         assert await rest(again) == "completed"
         assert house.count("letter") == 2
+
+
+async def test_it_serves_one_call_of_a_tool_of_steps_too_also_after_a_wait(house: House) -> None:
+    @tool(effect="steps")
+    async def task(ctx: Context[House]) -> None:
+        for made in (letter, wire, letter):
+            await ctx.call(made, to="kim")
+
+    agent = house.agent(tools=[letter, task])
+    async with house.life(agent) as life:
+        first = await ends(life, house, [LETTER], error("rejected"))
+        house.answers("go", [call("task")], "done")
+        again = await replayed(life, first, force=LEE)
+    async with house.life(agent) as life:
+        again = await life.rt.get_run(again.id)
+        await (await the_ask(again)).approve(by="lee")
+        assert await rest(again) == "waiting"
+        assert [(t, s, r is not None) for t, s, r in await reused(again)] == [
+            ("task", "planned", False), ("letter", "succeeded", True), ("wire", "succeeded", False),
+            ("letter", "asked", False),
+        ]  # fmt: skip
+        assert house.count("letter") == 1
 
 
 async def test_two_recorded_successes_serve_two_calls(house: House) -> None:
