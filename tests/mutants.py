@@ -228,8 +228,8 @@ MUTANTS = (
     Mutant(
         "interrupt: a model that speaks is not waited for",
         "runner.py",
-        "asking.wait(self.clock, None, self.stopping)",
-        "asking.wait(self.clock, None, self.token)",
+        "asking.wait(self.clock, left, self.stopping)",
+        "asking.wait(self.clock, left, self.token)",
         ("tests/promise/test_interrupt.py",),
     ),
     Mutant(
@@ -256,7 +256,7 @@ MUTANTS = (
     Mutant(
         "steer: the answer is not final while a message waits to join",
         "lifecycle.py",
-        "        return BuildContext() if steered and state.step < max_steps else Commit()\n",
+        "        return BuildContext() if steered and reached(state, bounds, now) is None else Commit()\n",
         "        return Commit()\n",
         ("tests/promise/test_steer.py",),
     ),
@@ -515,8 +515,8 @@ MUTANTS = (
     Mutant(
         "limits: a limit of cost that cannot be kept starts nothing",
         "runtime.py",
-        "        if prices.of(model.name) is None:\n",
-        "        if False:\n",
+        "        if unpriced := [name for name in models if prices.of(name) is None]:\n",
+        "        if unpriced := list[str]():\n",
         ("tests/promise/test_limits.py",),
     ),
     Mutant(
