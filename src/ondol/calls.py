@@ -99,12 +99,15 @@ class Calls:
         except InvalidInput as error:  # the tool's schema changed, or a person's replacement does not fit
             if effect.state == "started":
                 return effects.OutcomeUnknown(f"the process stopped while it ran, and now {error}")
+            if self.drive.state.steps(call):  # those must not be left behind
+                self.changed[self.drive.state.root(effect).ordinal] = str(error)
+                return None
             await self._failed(call, str(error))
             return None
-        if effect.attempt == 0 and (denied := self._denied(effect, tool)) is not None:
+        is_new = effect.attempt == 0 and not self.drive.state.steps(call)  # a tool of steps has begun with its first
+        if is_new and (denied := self._denied(effect, tool)) is not None:
             return effects.Failed(policy.refusal(denied))
-        is_new = effect.attempt == 0 and effect.parent is None and not self.drive.state.steps(call)
-        if is_new and (why := await self._why_ask_again(effect, tool, parsed)):
+        if is_new and effect.parent is None and (why := await self._why_ask_again(effect, tool, parsed)):
             await self._ask_again(effect, tool, why)
             return None
         if tool.effect == "steps":

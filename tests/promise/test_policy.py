@@ -205,6 +205,23 @@ async def test_calls_that_a_tool_of_steps_makes_pass_the_same_gate(house: House)
     assert [line.arguments["amount"] for line in house.ledger] == ["10"]
 
 
+async def test_a_tool_of_steps_that_has_begun_goes_on_whatever_the_policy_says_of_it_by_then(house: House) -> None:
+    @tool(effect="steps")
+    async def settle(ctx: Context[House]) -> str:
+        await ctx.call(pay, amount=Decimal(10))
+        return await ctx.call(pay, amount=Decimal(30))
+
+    agent = house.agent([call("settle")], "done", tools=[settle, pay])
+    async with house.life(agent, policy=SMALL) as life:
+        run = await life.rt.start(agent, "go", session="s")
+        assert await rest(run) == "waiting"
+    async with house.life(agent, policy=PolicyRules([Rule(tool="settle", then="deny")])) as life:
+        run = await life.rt.get_run(run.id)
+        await (await the_ask(run)).approve(by="lee")
+        assert await rest(run) == "completed"
+    assert [line.arguments["amount"] for line in house.ledger] == ["10", "30"]
+
+
 async def test_tools_that_the_policy_does_not_know_are_once_and_asked_where_the_operator_says_so(house: House) -> None:
     async def plain(ctx: Context[House], to: str) -> str:
         return await ctx.deps.act(ctx, "plain", to=to)

@@ -733,6 +733,27 @@ async def test_code_that_does_something_else_parks_the_run_until_it_fits(
     assert [line.tool for line in house.ledger] == ["refund", "letter", "wire"]
 
 
+async def test_a_tool_of_steps_whose_recorded_arguments_do_not_fit_any_more_parks_its_run(house: House) -> None:
+    async def body(ctx: Context[Any], more: str) -> str:
+        return await ctx.call(wire, to="kim")
+
+    old = house.agent(TASK, "done", tools=[in_order(W1)])
+    new = house.agent(TASK, "done", tools=[tool(effect="steps", name="task")(body)])
+    async with house.life(old) as life:
+        run = await life.rt.start(old, "go", session="s", operation_id="op")
+        assert await rest(run) == "waiting"
+    async with house.life(new) as life:
+        run = await life.rt.get_run(run.id)
+        await (await the_ask(run)).approve(by="lee")
+        assert await rest(run) == "parked"
+        assert "more: Field required" in (await the_ask(run, "definition_changed")).question
+    async with house.life(old) as life:
+        run = await life.rt.get_run(run.id)
+        await (await the_ask(run, "definition_changed")).answer("resume", by="lee")
+        assert await rest(run) == "completed"
+    assert house.count("wire") == 1
+
+
 async def test_an_operator_may_fail_a_run_whose_code_changed(house: House) -> None:
     old, new = (house.agent(TASK, "done", tools=[in_order(*made)]) for made in ([R1, L1], [L1]))
     run_id = await house.dies(old, at="letter.after")
