@@ -550,7 +550,7 @@ MUTANTS = (
     Mutant(
         "slots: no more runs at once than the process may drive",
         "worker.py",
-        " and len(self._tasks) < self.slots",
+        " and len(self._driven) < self.slots",
         "",
         ("tests/promise/test_limits.py",),
     ),

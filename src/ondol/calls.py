@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 from ondol import effects, events, ids, journal, limits, messages, outputs, plans, policy, steps, transactions, values
 from ondol.attempts import AttemptEnd, Dropped, Raised, Returned, Stopped, TimedOut, Unwound, dispatch, returned
-from ondol.cancellation import InFlight, sleep_or_cancel
+from ondol.cancellation import InFlight
 from ondol.clock import to_micros
 from ondol.errors import CancelRequested, ClaimLost, InvalidInput, SignalsUnread, StoreError
 from ondol.logs import about
@@ -61,6 +61,7 @@ class Calls:
             self.drive.signal()  # nothing was started: the loop reads the signals and asks again
         finally:
             self.drive.busy.discard(call)
+            self.drive.rest_if_asleep()
             self.drive.changed.set()
 
     async def work(self, call: int, verdict: effects.Verdict) -> None:
@@ -90,7 +91,7 @@ class Calls:
 
     async def _attempt(self, call: int, after: int) -> effects.Verdict | None:
         """Write down, act, write down the outcome."""
-        if after and not await sleep_or_cancel(self.drive.clock, (after - self.drive.now()) / 1e6, self.drive.pause):
+        if after and not await self.drive.sleep(after):
             return None
         effect = self._effect(call)
         tool = self._tool(effect)
@@ -248,7 +249,7 @@ class Calls:
 
     async def _check(self, call: int, after: int) -> effects.Verdict | None:
         """The operator's hook looks at what really happened; until the deadline a lost attempt may still act."""
-        if after and not await sleep_or_cancel(self.drive.clock, (after - self.drive.now()) / 1e6, self.drive.pause):
+        if after and not await self.drive.sleep(after):
             return None
         effect = self._effect(call)
         tool = self._tool(effect)

@@ -136,6 +136,9 @@ class Drive:
         self.ended: Ended | None = None
         self.suspended: RunRow | None = None
         self.progressed: Callable[[], None] = lambda: None  # called after each answer and each outcome
+        self.fell_asleep: Callable[[], None] = lambda: None  # it does nothing but wait for an instant
+        self.awakes: Callable[[], Awaitable[bool]] = _at_once  # before it goes on after that
+        self._asleep = 0  # calls that wait for an instant
         self.changed = asyncio.Event()
         self.early: dict[int, journal.Batch] = {}  # committed, but an earlier batch is not folded yet
         self._folded = asyncio.Event()
@@ -165,6 +168,21 @@ class Drive:
         self.draining = True
         self.pause.set()
         self.changed.set()
+
+    async def sleep(self, until: int) -> bool:
+        """True when the instant has come, False when something asked not to wait for it."""
+        self._asleep += 1
+        self.rest_if_asleep()
+        try:
+            if not await sleep_or_cancel(self.clock, (until - self.now()) / 1e6, self.pause):
+                return False
+        finally:
+            self._asleep -= 1
+        return await self.awakes()
+
+    def rest_if_asleep(self) -> None:
+        if self._asleep and self._asleep >= len(self.busy):
+            self.fell_asleep()
 
     # --- the loop -----------------------------------------------------------------------------------------------
 
@@ -482,7 +500,7 @@ class Drive:
 
     async def _ask_model(self, after: int) -> None:
         if after > self.now():
-            await sleep_or_cancel(self.clock, (after - self.now()) / 1e6, self.pause)
+            await self.sleep(after)
             return  # a message may have come meanwhile, for this call
         asked = self._asked
         if asked.provider != self.talk.provider:
@@ -714,6 +732,10 @@ class Drive:
             last = events.RunFailed(code=action.code, message=action.message, retryable=action.retryable)
         self.ended = await self.write(transactions.end, self.claim, self.now(), last)
         self.record(self.ended.batch)
+
+
+async def _at_once() -> bool:
+    return True
 
 
 def _unusual(stop: str) -> str:

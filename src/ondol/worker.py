@@ -11,9 +11,11 @@ import contextlib
 import functools
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 
 from ondol import lifecycle, queries, transactions, values
+from ondol.cancellation import InFlight
 from ondol.clock import Clock, Timer, to_micros
 from ondol.errors import (
     AlreadyDecided,
@@ -47,6 +49,17 @@ _HOUSEKEEPING = 3600.0  # seconds between collections of unused blobs
 DRIVER_KEY = "driver"  # in the store's meta table: who drives, and which agents it has
 
 
+@dataclass(slots=True, eq=False)
+class _Driven:
+    """A run that has a task in this process."""
+
+    task: asyncio.Task[None]
+    drive: Drive | None = None  # None while the run is being claimed
+    signalled: bool = False  # by a signal that came meanwhile
+    asleep: bool = False  # a suspect that only waits for an instant, so that nobody has to wait for it
+    waking: asyncio.Future[None] | None = None  # its instant has come: it goes on as soon as it is alone
+
+
 class EmbeddedEngine:
     """Drives runs in this process, in tasks of the running event loop."""
 
@@ -57,14 +70,12 @@ class EmbeddedEngine:
         self.store, self.clock, self.streams, self.runner, self.served = store, clock, streams, runner, served
         self.owner = f"{os.getpid()}.{id(self):x}"
         self.is_driver = False
-        self._drives: dict[str, Drive] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._driven: dict[str, _Driven] = {}
         self._pending: dict[str, str] = {}  # run -> tenant, wanting a task
-        self._suspects: dict[str, str] = {}  # run -> tenant; driven alone
+        self._suspects: dict[str, str] = {}  # the same, of runs that are driven alone
         self._alone: str | None = None
         self._patience: Timer | None = None
         self._look_again = False
-        self._signalled: set[str] = set()  # runs with a signal that came while they were being claimed
         self.refused: dict[str, OndolError] = {}  # runs that cannot be read here, and why
         self._draining = False
         self._look = asyncio.Event()
@@ -84,18 +95,19 @@ class EmbeddedEngine:
             for timer in (self._expiry, self._patience):
                 if timer is not None:
                     timer.cancel()
-            for drive in self._drives.values():
-                drive.drain()
-            if self._tasks:
-                await asyncio.wait(self._tasks.values(), timeout=patience)
+            for driven in self._driven.values():
+                if driven.drive is not None:
+                    driven.drive.drain()
+            if self._driven:
+                await asyncio.wait([d.task for d in self._driven.values()], timeout=patience)
         finally:  # also when the one who closes is cancelled
-            late = [*self._background, *self._tasks.values()]
+            late = [*self._background, *(d.task for d in self._driven.values())]
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
     def is_working_on(self, run: str) -> bool:
-        return run in self._tasks or run in self._pending or run in self._suspects
+        return run in self._driven or run in self._pending or run in self._suspects
 
     # --- what makes it look -------------------------------------------------------------------------------------
 
@@ -108,7 +120,7 @@ class EmbeddedEngine:
     def _want(self, tenant: str, run: str, agent: str, deaths: int) -> None:
         if agent not in self.served or run in self.refused:
             return
-        if run in self._tasks:
+        if run in self._driven:
             self._look_again = True  # its last task is just ending
         else:
             suspect = deaths >= lifecycle.SUSPECT_DEATHS
@@ -116,10 +128,14 @@ class EmbeddedEngine:
 
     def signal(self, run: str) -> None:
         """A signal for the run is in the store."""
-        if (drive := self._drives.get(run)) is not None:
+        if (drive := self._drive(run)) is not None:
             drive.signal()
-        elif run in self._tasks:
-            self._signalled.add(run)  # its claim is on the way
+        elif run in self._driven:
+            self._driven[run].signalled = True  # its claim is on the way
+
+    def _drive(self, run: str) -> Drive | None:
+        driven = self._driven.get(run)
+        return None if driven is None else driven.drive
 
     def changed(self) -> None:
         """Another process changed the store."""
@@ -132,35 +148,70 @@ class EmbeddedEngine:
         """As many as there are slots. A run that processes died of runs alone, so that it takes no other with it."""
         if self._alone is not None:
             return
-        while self._pending and len(self._tasks) < self.slots:
+        while self._pending and len(self._driven) < self.slots:
             run = next(iter(self._pending))
             self._start(run, self._pending.pop(run))
-        if self._suspects and not self._tasks:
-            self._start_suspect()
-        elif self._suspects and self._patience is None:
-            self._patience = self.clock.call_later(_SUSPECT_PATIENCE, self._start_suspect)
+        if not self._suspects and not any(d.waking for d in self._driven.values()):
+            return
+        if all(d.asleep for d in self._driven.values()):
+            self._let_one_alone()
+        elif self._patience is None:
+            self._patience = self.clock.call_later(_SUSPECT_PATIENCE, self._let_one_alone)
 
-    def _start_suspect(self) -> None:
+    def _let_one_alone(self) -> None:
+        """The next suspect goes on, or starts. Nothing else does until its dangerous step is done."""
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
-        if self._suspects and not self._draining:
+        if self._draining:
+            return
+        for run, driven in self._driven.items():
+            if driven.waking is not None:
+                self._alone = run
+                self._wake_up(driven)
+                return
+        if self._suspects:
             self._alone = next(iter(self._suspects))
             self._start(self._alone, self._suspects.pop(self._alone))
 
+    def _wake_up(self, driven: _Driven) -> None:
+        waking, driven.waking, driven.asleep = driven.waking, None, False
+        if waking is not None and not waking.done():
+            waking.set_result(None)
+
+    def _fell_asleep(self, run: str) -> None:
+        """It does nothing but wait for an instant, such as the deadline of a lost attempt: that can harm nobody."""
+        if self._alone == run:
+            self._driven[run].asleep = True
+            self._alone = None
+            self._start_pending()
+
+    async def _awakes(self, run: str) -> bool:
+        """Return True when it may go on; False when something asked it not to wait."""
+        driven = self._driven[run]
+        if not driven.asleep or driven.drive is None:
+            return True
+        if driven.waking is None:
+            driven.waking = asyncio.get_running_loop().create_future()
+            self._start_pending()
+        if driven.waking is None:
+            return True
+        return await InFlight(driven.waking, in_thread=True).wait(self.clock, None, driven.drive.pause) == "done"
+
     def _progressed(self, run: str) -> None:
         """The step that processes died at is behind it: it is no suspect any more."""
+        self._wake_up(self._driven[run])
         if self._alone == run:
             self._alone = None
             self._start_pending()
 
     def _start(self, run: str, tenant: str) -> None:
         task = asyncio.create_task(self._claim_and_drive(tenant, run))
-        self._tasks[run] = task
+        self._driven[run] = _Driven(task)
         task.add_done_callback(lambda done: self._stopped(run, done))
 
     def _stopped(self, run: str, task: asyncio.Task[None]) -> None:
-        if self._tasks.get(run) is task:  # not yet forgotten, and not started again
+        if run in self._driven and self._driven[run].task is task:  # not yet forgotten, and not started again
             self._forget(run)
             self.streams.dropped(run)
             self._look_again = True
@@ -176,9 +227,12 @@ class EmbeddedEngine:
             if claimed is None:
                 return
             drive = self.runner.drive(claimed, self.served[claimed.run.agent])
-            self._drives[run] = drive
+            driven = self._driven[run]
+            driven.drive = drive
             drive.progressed = functools.partial(self._progressed, run)
-            if run in self._signalled:
+            drive.fell_asleep = functools.partial(self._fell_asleep, run)
+            drive.awakes = functools.partial(self._awakes, run)
+            if driven.signalled:
                 drive.signal()
             if self._draining:
                 drive.drain()
@@ -192,14 +246,14 @@ class EmbeddedEngine:
             await self._store_failed(tenant, run, error)
         except Exception as error:
             log.exception("run %s stopped by an error of the runtime itself", run, extra=self._about(run))
-            if run not in self._drives:  # it could not even be claimed
+            if self._drive(run) is None:  # it could not even be claimed
                 self.refused[run] = OndolError(redact(f"run {run} cannot be driven: {type(error).__name__}: {error}"))
             await self._count_as_death(tenant, run, error)
         else:
             self._after(drive)
 
     def _about(self, run: str) -> dict[str, str]:
-        drive = self._drives.get(run)
+        drive = self._drive(run)
         return {"run": run} if drive is None else about(drive.row)
 
     async def _store_failed(self, tenant: str, run: str, error: StoreError) -> None:
@@ -217,7 +271,7 @@ class EmbeddedEngine:
 
     async def _count_as_death(self, tenant: str, run: str, error: Exception) -> None:
         """As if the process had died of it: the run is taken up again, and parked when it goes on like this."""
-        drive = self._drives.get(run)
+        drive = self._drive(run)
         if drive is not None:
             try:
                 why = redact(str(error) if isinstance(error, OndolError) else f"{type(error).__name__}: {error}")
@@ -241,15 +295,13 @@ class EmbeddedEngine:
             self.streams.dropped(drive.row.id)
 
     def _forget(self, run: str) -> None:
-        self._tasks.pop(run, None)
-        self._drives.pop(run, None)
-        self._signalled.discard(run)
+        self._driven.pop(run, None)
         if self._alone == run:
             self._alone = None
 
     async def _give_back(self, tenant: str, run: str) -> None:
         """The time to stop is over: what is in flight stays as it is written down, the claim is released."""
-        drive = self._drives.get(run)
+        drive = self._drive(run)
         if drive is None:
             return
         try:
@@ -301,7 +353,7 @@ class EmbeddedEngine:
         for tenant in await self.store.read(queries.tenants):
             await self._look_for_queued(tenant)
             for run, fence, owner, _, unread in await self.store.read(queries.running, tenant):
-                if owner == self.owner and run not in self._tasks:
+                if owner == self.owner and run not in self._driven:
                     await self._free(tenant, run, fence)
                 elif unread:
                     self.signal(run)

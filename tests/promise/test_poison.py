@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 import pytest
 
-from ondol import Agent, AskClosed, InvalidInput, Run, RunFailed
+from ondol import Agent, AskClosed, InvalidInput, Run, RunFailed, tool
 from ondol.testing import Barrier, FaultPlan, barrier, call
-from promise.house import HELLO, House, kinds, rest, states, the_ask
+from promise.house import HELLO, House, kinds, letter, mail, rest, states, the_ask
 
 LETTER = call("letter", to="kim")
 
@@ -262,3 +263,73 @@ def in_model_twice() -> tuple[FaultPlan, list[Barrier]]:
     for nth, gate in enumerate(gates, 1):
         plan.at("model.before", nth=nth, fault=gate)
     return plan, gates
+
+
+MAIL = call("mail", to="kim")
+
+
+async def waits_for_its_deadline(house: House, agent: Agent) -> None:
+    """Two processes died: the first with a call in flight, the second while it waited for that call's deadline."""
+    async with house.life(agent, dies_at="mail.after") as life:
+        await life.ends(life.rt.run(agent, "go", session="s", operation_id="op"))
+    async with house.life(agent) as life:
+        await house.clock.wait_for_timers()
+        life.die()
+
+
+async def test_a_suspect_that_only_waits_for_a_deadline_holds_up_nobody(house: House) -> None:
+    agent = house.agent([MAIL], "done")
+    await waits_for_its_deadline(house, agent)
+    async with house.life(agent) as life:
+        suspect = await life.rt.find_run("op")
+        await house.clock.wait_for_timers()
+        healthy = await life.rt.start(agent, HELLO, session="t", operation_id="healthy")
+        assert await rest(healthy) == "completed"
+        assert (await suspect.refresh()).status == "running"
+        house.clock.advance(minutes=2)
+        assert await rest(suspect) == "completed"
+    assert house.count("mail") == 1
+
+
+async def test_a_suspect_whose_deadline_has_come_goes_on_alone(house: House) -> None:
+    agent, in_letter, in_check = house.agent([MAIL], "done"), barrier(), barrier()
+    house.answers("work", [LETTER], "worked")
+    await waits_for_its_deadline(house, agent)
+    plan = FaultPlan().at("letter.before", fault=in_letter).at("check", fault=in_check)
+    patient = [tool(effect="once", timeout=timedelta(days=1), name="letter")(letter.function), mail]
+    agent = house.agent([MAIL], "done", tools=patient)
+    async with house.life(agent, plan=plan) as life:
+        suspect = await life.rt.find_run("op")
+        await house.clock.wait_for_timers()
+        beside = await life.rt.start(agent, "work", session="t", operation_id="beside")
+        await in_letter.reached.wait()
+        house.clock.advance(seconds=61)
+        await house.clock.wait_for_timers(2)  # the time of the letter, and how long the suspect waits for it to end
+        assert not in_check.reached.is_set()
+        in_letter.go_on.set()
+        assert await rest(beside) == "completed"
+        await in_check.reached.wait()
+        healthy = await life.rt.start(agent, HELLO, session="u", operation_id="healthy")
+        await not_claimed(healthy)
+        in_check.go_on.set()
+        assert await rest(suspect) == await rest(healthy) == "completed"
+    assert (house.count("mail"), house.count("letter")) == (1, 1)
+
+
+async def test_a_suspect_that_waits_to_be_alone_can_be_cancelled(house: House) -> None:
+    agent, in_letter = house.agent([MAIL], "done"), barrier()
+    house.answers("work", [LETTER], "worked")
+    await waits_for_its_deadline(house, agent)
+    patient = [tool(effect="once", timeout=timedelta(days=1), name="letter")(letter.function), mail]
+    agent = house.agent([MAIL], "done", tools=patient)
+    async with house.life(agent, plan=FaultPlan().at("letter.before", fault=in_letter)) as life:
+        suspect = await life.rt.find_run("op")
+        await house.clock.wait_for_timers()
+        beside = await life.rt.start(agent, "work", session="t", operation_id="beside")
+        await in_letter.reached.wait()
+        house.clock.advance(seconds=61)
+        await house.clock.wait_for_timers(2)
+        await suspect.cancel(by="lee")
+        assert await rest(suspect) == "cancelled"
+        in_letter.go_on.set()
+        assert await rest(beside) == "completed"
