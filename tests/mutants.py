@@ -36,7 +36,7 @@ MUTANTS = (
     Mutant(
         "replay: each recorded success serves one equal call",
         "journal.py",
-        "if r.effect != entry.reuses)",
+        "if r.effect != reused)",
         "if True)",
         ("tests/promise/test_replay.py",),
     ),
@@ -200,7 +200,7 @@ MUTANTS = (
     Mutant(
         "note: what was done by a run that did not complete is told",
         "runner.py",
-        "        if not runs and not rows:\n            return None",
+        "        if self._noted or not untold:\n            return None",
         "        if True:\n            return None",
         ("tests/promise/test_notes.py",),
     ),
@@ -312,8 +312,8 @@ MUTANTS = (
     Mutant(
         "steer: what its host did not answer is told",
         "transactions/driving.py",
-        " + tuple(s.body for s in steers_in(joined)))",
-        ")",
+        "(*(checked_body(run, *row) for row in first), *(s.body for s in steers_in(more))),",
+        "tuple(checked_body(run, *row) for row in first),",
         ("tests/promise/test_steer.py",),
     ),
     Mutant(
@@ -480,7 +480,7 @@ MUTANTS = (
     Mutant(
         "policy: what a person approved, or replaced, is held against it once more",
         "calls.py",
-        "        if effect.attempt == 0 and (denied := self._denied(effect, tool)) is not None:\n",
+        "        if is_new and (denied := self._denied(effect, tool)) is not None:\n",
         "        if False and (denied := self._denied(effect, tool)) is not None:\n",
         ("tests/promise/test_policy.py",),
     ),
