@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from ondol import AlreadyDecided, Ask, AskClosed, Context, InvalidInput, NotFound, Run, StoreFull, tool
+from ondol import AlreadyDecided, Ask, AskClosed, Context, InvalidInput, NotFound, Run, StoreFull, tool, transactions
+from ondol.clock import to_micros
+from ondol.stores.sqlite import SqliteStore
 from ondol.testing import FaultPlan, barrier, call, raise_
 from ondol.transactions import Decision
 from promise.house import House, kinds, letter, look, rest, states, the_ask, wire
@@ -499,6 +501,27 @@ async def test_an_approval_in_time_is_not_undone_by_the_clock(house: House) -> N
         assert await rest(run) == "completed"
         assert (await life.rt.get_ask(ask.id)).state == "decided"
     assert house.count("rush") == 1
+
+
+@pytest.mark.parametrize("kind", ["approve", "deny"])
+async def test_a_word_that_comes_after_the_time_is_refused_also_before_the_clock_has_spoken(
+    house: House, kind: str
+) -> None:
+    agent = house.agent(RUSH, "then not", tools=[rush])
+    async with house.life(agent) as life:
+        run, ask = await waiting(life, agent)
+    house.clock.advance(hours=2)
+    store = SqliteStore(house.file)  # nobody drives: the clock has not decided
+    await store.open(lambda: None)
+    late = transactions.decide, "default", ask.id, Decision(kind=kind), "lee", "python", to_micros(house.clock.now())
+    with pytest.raises(AlreadyDecided, match="expired"):
+        await store.write(*late)
+    await store.close()
+    assert [(a.state, a.decision) for a in house.written().asks] == [("open", None)]
+    async with house.life(agent) as life:
+        assert await rest(await life.rt.get_run(run.id)) == "completed"
+        assert (await life.rt.get_ask(ask.id)).state == "expired"
+    assert house.count() == 0
 
 
 async def test_an_ask_that_expired_while_no_process_was_there_expires_at_the_next_start(house: House) -> None:

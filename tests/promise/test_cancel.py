@@ -400,3 +400,32 @@ async def test_p6_a_cancelled_run_changes_no_content_and_the_next_turn_is_told_o
         assert "look" not in note  # a read happened to nobody
         assert not results(request.messages)  # told, never sent as calls
     assert house.written().runs[run_id].base is None
+
+
+@pytest.mark.parametrize("at", ["absorb.before", "end.before"])
+async def test_a_cancel_whose_holder_died_is_carried_out_by_whoever_recovers_its_run(house: House, at: str) -> None:
+    agent, in_letter = house.agent([LETTER, LOOK], "done"), barrier()
+    plan = FaultPlan().at("letter.after", fault=in_letter)
+    async with house.life(agent, plan=plan, dies_at=at) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        await in_letter.reached.wait()
+        await life.ends(_cancelled_then_let_go(run, in_letter))
+    asked = len(house.asked())
+    async with house.life(agent) as life:
+        run = await life.rt.get_run(run.id)
+        assert run.status == "cancelled"  # before anybody drives it
+        assert run.error == {"code": "cancelled", "message": "enough", "by": "kim"}
+        assert (await states(run))[0] in [("letter", "unknown", 1), ("letter", "succeeded", 1)]
+        assert (await kinds(run))[-1] == "run.cancelled"
+        assert [act.by for act in await life.rt.audit()] == ["kim"]
+        if (await states(run))[0][1] == "unknown":
+            await (await the_ask(run, "unknown_effect")).happened(by="lee")
+        assert (await life.rt.run(agent, HELLO, session="s", operation_id="next")).text
+    assert house.count("letter") == 1
+    assert len(house.asked()) == asked + 1  # the turn after, and nothing of the cancelled one
+
+
+async def _cancelled_then_let_go(run: Any, place: Any) -> None:
+    await run.cancel(by="kim", reason="enough")
+    place.go_on.set()
+    await run.result()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from typing import Any
 
 import pytest
 
-from ondol import Run
+from ondol import Context, Run, tool
 from ondol.stores import sqlite
 from ondol.testing import FaultPlan, barrier, call
 from promise.house import House, rest
@@ -79,3 +80,29 @@ async def test_pieces_of_an_answer_are_handed_on_without_a_look_at_the_store(hou
         assert read["asked entry.list"] == looked
         gates[2].go_on.set()
         assert await rest(run) == "completed"
+
+
+async def test_a_tool_in_a_thread_tells_watchers_how_far_it_is(house: House) -> None:
+    go_on, loop_thread = threading.Event(), threading.get_ident()
+
+    @tool(effect="read")
+    def count(ctx: Context[House], upto: int) -> str:
+        assert threading.get_ident() != loop_thread
+        ctx.deps.happened(ctx.idempotency_key, "count", upto=upto)
+        for n in range(1, upto + 1):
+            ctx.progress(n / upto, f"{n} of {upto}")
+        assert go_on.wait(10)  # it is not done: what follows is told while it runs
+        return "counted"
+
+    agent = house.agent([call("count", upto=3)], "done", tools=[count])
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        told = []
+        async for event in run.events():
+            if event.type == "progress":
+                told.append(event)
+            if len(told) == 3:
+                go_on.set()
+    assert [(e.data["fraction"], e.data["note"]) for e in told] == [(1 / 3, "1 of 3"), (2 / 3, "2 of 3"), (1, "3 of 3")]
+    assert {e.id for e in told} == {None}
+    assert {e.data["tool"] for e in told} == {"count"}
