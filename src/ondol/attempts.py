@@ -116,7 +116,7 @@ async def awaited(tool: Tool[..., Any], ctx: Context[Any], arguments: Mapping[st
 def _called(tool: Tool[..., Any], ctx: Context[Any], arguments: Mapping[str, Any]) -> AttemptEnd:
     try:
         return _end(tool, tool.call(ctx, arguments))
-    except BaseException as error:
+    except BaseException as error:  # what leaves a thread is lost, and somebody waits for its end
         return _raised(tool, error)
 
 

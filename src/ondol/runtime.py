@@ -184,7 +184,7 @@ class Runtime:
         try:
             await self._store.open(engine.changed)
             await engine.open()
-        except BaseException:
+        except BaseException:  # also when the one who opens is cancelled: nothing of ours stays open
             await self._close_all()
             raise
         self._engine = engine

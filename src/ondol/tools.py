@@ -384,7 +384,7 @@ class Tool(Generic[P, R]):
         """The same for a ``check`` that is not async; it may block."""
         try:
             return _checked(self._call_check(context, arguments))
-        except BaseException as error:
+        except BaseException as error:  # what leaves a thread is lost, and somebody waits for its answer
             return CannotTell(redact(f"check raised {values.error_text(error)}"))
 
     def _call_check(self, context: Context[Any], arguments: Mapping[str, Any]) -> Any:

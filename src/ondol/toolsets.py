@@ -47,7 +47,7 @@ class Toolset:
         """The same for a function that is not async; it may block."""
         try:
             return self._checked(self.function(ctx))
-        except BaseException as error:
+        except BaseException as error:  # what leaves a thread is lost, and somebody waits for what it found
             return error
 
     def _checked(self, found: Any) -> Sequence[Tool[..., Any]]:

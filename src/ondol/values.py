@@ -203,7 +203,7 @@ class _Writing:
             from ondol.secret import redact  # not above: it looks into what is written here
 
             return _placeholder(name, redact(str.__str__(repr(value))))
-        except BaseException as error:
+        except BaseException as error:  # as in ``value``: its own code raised
             return _placeholder(name, f"<{name}: its repr raised {type(error).__name__}>")
 
 
@@ -331,7 +331,7 @@ def error_text(error: BaseException) -> str:
     name = type(error).__name__
     try:
         said = str.__str__(str(error))
-    except BaseException as raised:
+    except BaseException as raised:  # its own code, and whoever tells of an error must not raise another
         return valid(f"{name}, whose text raised {type(raised).__name__}")
     return valid(f"{name}: {said}" if said else name)
 

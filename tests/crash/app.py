@@ -45,7 +45,7 @@ def fork(order: dict[str, Any]) -> int:
     else:
         try:
             asyncio.run(live(order))
-        except BaseException:
+        except BaseException:  # a forked child must not come back into the loop that reads orders
             traceback.print_exc()
             os._exit(1)
         os._exit(0)

@@ -95,7 +95,7 @@ class Seat:
         try:
             with self as connection:
                 yield connection
-        except BaseException:
+        except BaseException:  # whatever it was, and it travels on: a seat that nobody sits on must not stay
             self._table.remove(self)
             raise
 
@@ -107,7 +107,7 @@ class Seat:
             if self._connection is None:
                 self._connection = self._opening(self._table.path)
             return self._connection
-        except BaseException:
+        except BaseException:  # it travels on: the lock must not stay behind
             self.lock.release()
             raise
 

@@ -152,10 +152,11 @@ class SqliteStore:
         try:
             return await job.future  # type: ignore[no-any-return]
         except asyncio.CancelledError:
-            # It may be committed at this moment: wait for its end, then let the cancellation travel on.
+            # It may be committed at this moment: wait for its end, then let the cancellation travel on. Another one
+            # that comes meanwhile changes nothing of that, and how it ended nobody is here to hear any more.
             while not job.delivered:
                 job.future = loop.create_future()
-                with contextlib.suppress(BaseException):
+                with contextlib.suppress(asyncio.CancelledError, Exception):
                     await job.future
             raise
 
@@ -237,7 +238,7 @@ class SqliteStore:
                 job.result, job.error = _run(connection, job.make), None
             except apsw.Error:
                 raise
-            except BaseException as refusal:
+            except BaseException as refusal:  # of this member alone: who waits for it is told, the others go on
                 job.error = refusal
                 if savepoints:
                     connection.execute("ROLLBACK TO member")
@@ -262,7 +263,7 @@ class SqliteStore:
             _exit_if_fsync_failed(error, self.path)
             _roll_back(connection)
             job.error = _translated(error, self.path)
-        except BaseException as refusal:
+        except BaseException as refusal:  # who waits for it is told; the thread goes on for all others
             _roll_back(connection)
             job.error = refusal
 
@@ -277,7 +278,7 @@ class SqliteStore:
                         _roll_back(connection)
             except apsw.Error as error:
                 job.error = _translated(error, self.path)
-            except BaseException as refusal:
+            except BaseException as refusal:  # who waits for it is told; the thread goes on for all others
                 job.error = refusal
             _deliver([job])
         seat.leave()
@@ -357,7 +358,7 @@ def _open_for_writing(path: Path) -> apsw.Connection:
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA temp_store = MEMORY")  # savepoints keep old pages: not in a file
         connection.execute("PRAGMA wal_autocheckpoint = 0")  # the driver checkpoints
-    except BaseException as error:
+    except BaseException as error:  # it travels on, and the connection must not stay open
         # Closing would copy the log into a file that is refused: it is to be left as it is.
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         connection.close()
@@ -430,7 +431,7 @@ def _migrate(connection: apsw.Connection, path: Path) -> None:
             connection.execute(f"PRAGMA user_version = {number}")
         connection.execute("COMMIT")
         connection.execute("ANALYZE sqlite_schema")  # reads what the steps say about sizes, and analyses nothing
-    except BaseException:
+    except BaseException:  # it travels on: a migration is done as a whole or not at all
         _roll_back(connection)
         raise
 
@@ -561,7 +562,7 @@ def _write_blob(path: Path, data: bytes) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
-        except BaseException:
+        except BaseException:  # it travels on, and half a file must not stay
             Path(temporary).unlink(missing_ok=True)
             raise
         for folder in path.parents[:4]:  # up to the folder in which the store itself lies

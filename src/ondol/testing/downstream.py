@@ -128,7 +128,7 @@ class Downstream:
         self._process = _spawn(self.path)
         try:
             port = await asyncio.wait_for(asyncio.to_thread(_first_line, self._process), _START_TIMEOUT)
-        except BaseException:
+        except BaseException:  # also when the one who starts it is cancelled: no process stays
             self._process.kill()
             await self.stop()
             raise

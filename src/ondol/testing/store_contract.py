@@ -331,7 +331,7 @@ async def on_a_thread(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
     def run() -> None:
         try:
             result = asyncio.run(make())
-        except BaseException as error:
+        except BaseException as error:  # what leaves a thread is lost, and the test waits for it
             tell(ended.set_exception, error)
         else:
             tell(ended.set_result, result)
