@@ -52,7 +52,8 @@ class RunOrigin:
     success gets that outcome, any other asks a person · ``reuse``, one equal to a recorded success gets that outcome ·
     ``stub``, each gets a made-up result · ``run``, each asks a person. ``pool`` holds those successes: effect, tool,
     hash of the arguments. ``clock`` is the instant that the model is shown as the one of acceptance (microseconds
-    since 1970), None where that is its own. ``by`` and ``why`` are there where a person forced it.
+    since 1970), None where that is its own. ``by`` and ``why`` are there where a person forced it. ``steers`` messages
+    follow its input: they had joined the run that it replays.
     """
 
     kind: ClassVar[str] = "run.origin"
@@ -63,6 +64,7 @@ class RunOrigin:
     by: str = ""
     why: str = ""
     pool: list[list[str]] = field(default_factory=list)
+    steers: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

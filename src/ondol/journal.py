@@ -208,8 +208,9 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
         case events.EffectSucceeded(call=call, patch=patch):
             state = _set(state, call, state="succeeded")
             return state._replace(patches={**state.patches, call: patch}) if patch else state
-        case events.RunOrigin(pool=pool):
-            return state._replace(origin=entry, pool=tuple(Recorded(*r) for r in pool))
+        case events.RunOrigin(pool=pool, steers=steers):
+            recorded = tuple(Recorded(*r) for r in pool)
+            return state._replace(origin=entry, pool=recorded, next_message=state.next_message + steers)
         case (
             events.RunAccepted()
             | events.RunReplayed()

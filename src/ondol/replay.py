@@ -42,11 +42,12 @@ class Member(NamedTuple):
 
 class Family(NamedTuple):
     """All that a verdict looks at: the run in question, its family (the oldest first), the stored input of the run
-    (None when it was erased), and the names of its attachments that are gone."""
+    (None when it was erased) and of what joined it, and the names of their attachments that are gone."""
 
     run: RunRow
     members: tuple[Member, ...]
     input: str | None
+    steers: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
 
 
@@ -229,16 +230,22 @@ class Shared(NamedTuple):
 
 
 def shared(run: str, batches: Sequence[Batch], reused: Mapping[int, str], at_step: int) -> Shared:
-    """The steps of the run before ``at_step``. ``reused`` names, by call, the effects whose outcome those have."""
+    """The steps of the run before ``at_step``. ``reused`` names, by call, the effects whose outcome those have.
+
+    Messages that joined for the step ``at_step`` were said before it: its context is shared, then.
+    """
     whole, entries, history = State(), list[events.Entry](), None
+    built = (e for b in batches for e in b.entries if isinstance(e, events.ContextBuilt))
+    contexts = at_step + any(e.steers for e in built if e.step == at_step)
     for batch in batches:
         for entry in batch.entries:
             whole = apply(whole, entry, batch.at)
             if history is None and whole.shown is not None:
                 history = whole.shown.history
-            if (kept := _kept(entry, whole, reused, at_step)) is not None:
+            if (kept := _kept(entry, whole, reused, at_step, contexts)) is not None:
                 entries.append(kept)
-    state = State(origin=events.RunOrigin(of=run, at_step=at_step))
+    carried = whole.origin.steers if whole.origin is not None else 0
+    state = apply(State(), events.RunOrigin(of=run, at_step=at_step, steers=carried))
     for entry in entries:
         state = apply(state, entry)
     shown = state.shown
@@ -247,16 +254,23 @@ def shared(run: str, batches: Sequence[Batch], reused: Mapping[int, str], at_ste
     )
 
 
-def _kept(entry: events.Entry, state: State, reused: Mapping[int, str], at_step: int) -> events.Entry | None:
-    """The entry as the fork has it; None for what is not of the shared steps, or is about how they came about."""
+def _kept(
+    entry: events.Entry, state: State, reused: Mapping[int, str], at_step: int, contexts: int
+) -> events.Entry | None:
+    """The entry as the fork has it; None for what is not of the shared steps, or is about how they came about.
+
+    Contexts are shared before the step ``contexts``.
+    """
     match entry:
         case events.ModelCompleted(step=step) if step < at_step:  # the run has paid for it
             return events.ModelCompleted(
                 step=step, message=entry.message, stop=entry.stop, model=entry.model, asked=entry.asked
             )
-        case events.ContextBuilt(step=step) if step < at_step:
+        case events.ContextBuilt(step=step) if step < contexts:
             return replace(entry, told=[])  # the notes of another session are not told by this one
-        case events.StepStarted(step=step) | events.ModelStarted(step=step) | events.StepCompleted(step=step):
+        case events.StepStarted(step=step) | events.ModelStarted(step=step):
+            return entry if step < contexts else None
+        case events.StepCompleted(step=step):
             return entry if step < at_step else None
         case events.EffectPlanned(call=call) if state.effects[call].step < at_step:
             return replace(entry, ask=None, reuses=reused[call])

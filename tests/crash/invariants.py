@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -204,7 +204,8 @@ def _usage_is_the_sum(store: Written, run: RunRow) -> None:
 
 
 def _messages_are_named(store: Written, run: RunRow, state: journal.State) -> None:
-    named = {1, *(ordinal for _, ordinal in _steers_of(store, run.id))}  # the input, and what joined it
+    carried = state.origin.steers if state.origin is not None else 0
+    named = {*range(1, 2 + carried), *_joined(store.batches[run.id]).values()}  # the input, and what joined it
     for entry in store.entries(run.id):
         if isinstance(entry, events.ContextBuilt) and entry.note is not None:
             named.add(entry.note)
@@ -221,25 +222,31 @@ def _messages_are_named(store: Written, run: RunRow, state: journal.State) -> No
         assert {o for r, o in store.messages if r == run.id} == named, f"{run.id}: messages"
 
 
-def _steers_of(store: Written, host: str) -> list[tuple[str, int]]:
+def _joined(batches: Iterable[journal.Batch]) -> dict[str, int]:
     """The runs that joined this one, each with the ordinal that its message has here."""
-    state, found = journal.State(), list[tuple[str, int]]()
-    for batch in store.batches[host]:
+    state, found = journal.State(), dict[str, int]()
+    for batch in batches:
         for entry in batch.entries:
             if isinstance(entry, events.ContextBuilt):
                 first = state.next_message + bool(entry.note)
-                found += [(run, first + n) for n, run in enumerate(entry.steers)]
+                found |= {run: first + n for n, run in enumerate(entry.steers)}
             state = journal.apply(state, entry, batch.at)
     return found
 
 
+def _steers_of(store: Written, host: str) -> dict[str, int]:
+    """Those that joined this run itself: the contexts that a fork shares are written with it."""
+    forked = _joined(store.batches[host][:1])
+    return {steer: o for steer, o in _joined(store.batches[host]).items() if steer not in forked}
+
+
 def joined_runs_are_part_of_their_hosts(store: Written) -> None:
     """P1, N1: a joined run is named by one context of its host, which has its message; it never did anything itself."""
-    named = [(steer, host) for host in store.runs for steer, _ in _steers_of(store, host)]
+    named = [(steer, host) for host in store.runs for steer in _steers_of(store, host)]
     joined = [r for r in store.runs.values() if r.state == "joined" and store.batches[r.id]]  # the others were erased
     assert sorted(named) == sorted((r.id, r.host) for r in joined)
     for steer, host in named:
-        ordinal = dict(_steers_of(store, host))[steer]
+        ordinal = _steers_of(store, host)[steer]
         assert store.runs[host].state != "joined"
         assert store.runs[steer].session == store.runs[host].session
         assert store.messages[host, ordinal] == store.messages[steer, 1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from ondol import (
     RunWaiting,
     SessionBusy,
 )
+from ondol.messages import Attachment
 from ondol.model import ModelRequest
 from ondol.testing import FaultPlan, barrier, call, error
 from promise.house import HELLO, House, kinds, notes, rest, states, the_ask
@@ -48,6 +50,10 @@ async def steer(life: Life, agent: Agent, operation: str = "steer", said: str = 
 def said(request: ModelRequest) -> list[str]:
     """The texts that it was asked and answered with, without system message and results."""
     return [m.text for m in request.messages if m.role in ("user", "assistant") and m.text and m.origin is None]
+
+
+def attachments(request: ModelRequest) -> list[Attachment]:
+    return [p for m in request.messages for p in m.parts if isinstance(p, Attachment)]
 
 
 async def is_joined(run: Run, host: Run) -> None:
@@ -543,3 +549,44 @@ async def test_a_message_that_waits_long_to_join_is_not_stale(house: House) -> N
         place.go_on.set()
         assert await rest(host) == "completed"
         await is_joined(joining, host)
+
+
+# --- replay and fork --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ends", ["completed", "failed"])
+async def test_a_replay_of_its_host_is_asked_what_joined_it_too(house: House, ends: str, tmp_path: Path) -> None:
+    (tmp_path / "stamp.txt").write_text("red")
+    agent, place = agent_of(house, [LOOK]), barrier()
+    if ends == "failed":
+        house.answers(MORE, [LOOK], error("rejected"))
+    async with house.life(agent, plan=FaultPlan().at("look.before", fault=place)) as life:
+        host, _ = await joined(house, life, agent, place, attachments=[tmp_path / "stamp.txt"])
+        place.go_on.set()
+        assert await rest(host) == ends
+        house.answers(MORE, [LOOK], ANSWERED)
+        again = await life.rt.replay(host, operation_id="again")
+        assert await rest(again) == "completed"
+        twice = await life.rt.replay(again, operation_id="twice")
+        fork = await life.rt.fork(twice, at_step=1) if await rest(twice) == "completed" else twice
+        assert await rest(fork) == "completed"
+        for run in (again, twice, fork):
+            assert [said(request) for request in house.asked(run)] == [["go", MORE], ["go", MORE]]
+            assert len(attachments(house.asked(run)[0])) == 1
+            assert [(await life.rt.context(run.id, step)).matches for step in (1, 2)] == [True, True]
+
+
+@pytest.mark.parametrize("at_step", [1, 2, 3])
+async def test_a_fork_has_what_joined_its_host_up_to_that_step(house: House, at_step: int) -> None:
+    agent, place = agent_of(house, [LOOK], [LETTER]), barrier()
+    async with house.life(agent, plan=FaultPlan().at("look.before", fault=place)) as life:
+        host, _ = await joined(house, life, agent, place)
+        place.go_on.set()
+        assert await rest(host) == "completed"
+        fork = await life.rt.fork(host, at_step=at_step)
+        assert await rest(fork) == "completed"
+        first = house.asked(fork)[0]
+        assert said(first) == (["go"] if at_step == 1 else ["go", MORE])
+        for step in range(1, 4):
+            assert (await life.rt.context(fork.id, step)).matches
+    assert house.count("letter") == 1

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from ondol import events, ids, journal, messages, replay
 from ondol.errors import InvalidInput, ReplayUnsafe
-from ondol.messages import Attachment, ToolResponse
+from ondol.messages import Attachment, Message, ToolResponse
 from ondol.records import EffectRow, RunRow, SessionRow
 from ondol.replay import By, Family, Member
 from ondol.transactions.accepting import Accepted, known_operation
@@ -18,11 +18,12 @@ from ondol.transactions.statements import Statement, Tx
 def read_family(tenant: str, run_id: str) -> Tx[Family]:
     """The run with its whole family. Raises NotFound; StoreCorrupt if its input does not match its checksum."""
     key = {"tenant": tenant, "run": run_id}
-    rows, inputs = yield [("run.get", key), ("message.one", key | {"ordinal": 1})]
+    rows, stored = yield [("run.get", key), ("message.of_run", key)]
     run = run_row(rows, run_id)
     of_family = {"tenant": tenant, "family": run.family or run.id}
-    body = checked_body(run.id, *inputs[0]) if inputs else None
-    attached = _attached(body) if body else []
+    bodies = [checked_body(run.id, *row) for row in stored if row[0] > 0]
+    asked = [body for body in bodies if _is_asked(messages.loads(body))]
+    attached = [a for body in asked for a in _attached(body)]
     runs, effects, *blobs = yield [
         ("run.family", of_family),
         ("effect.of_family", of_family),
@@ -30,7 +31,13 @@ def read_family(tenant: str, run_id: str) -> Tx[Family]:
     ]
     done = [EffectRow(*r) for r in effects]
     members = [Member(RunRow(*row), bool(kept), tuple(e for e in done if e.run == row[1])) for *row, kept in runs]
-    return Family(run, tuple(members), body, tuple(a.name for a, b in zip(attached, blobs, strict=True) if not b))
+    gone = tuple(a.name for a, b in zip(attached, blobs, strict=True) if not b)
+    return Family(run, tuple(members), asked[0] if asked else None, tuple(asked[1:]), gone)
+
+
+def _is_asked(message: Message) -> bool:
+    """Is it the input of a run, or of one that joined it?"""
+    return message.role == "user" and message.origin is None
 
 
 def _attached(body: str) -> list[Attachment]:
@@ -86,6 +93,7 @@ def accept_replay(new: NewReplay, at: int) -> Tx[Accepted]:
         by=new.force.name if new.force else "",
         why=new.force.why if new.force else "",
         pool=[list(r) for r in replay.recorded(family.members)] if guarded else [],
+        steers=len(family.steers),
     )
     if new.force is not None:
         yield [act_row(new.tenant, at, new.force.name, new.door, "run.replay", of.id, new.force.why)]
@@ -101,9 +109,8 @@ def accept_replay(new: NewReplay, at: int) -> Tx[Accepted]:
         ((placed,),) = yield [("session.place", in_queue)]
         place = placed[0]
     assert family.input is not None
-    copied = _Copied(
-        [events.RunAccepted(agent=of.agent, session=session, trigger=of.trigger), origin], {1: family.input}
-    )
+    accepted = events.RunAccepted(agent=of.agent, session=session, trigger=of.trigger)
+    copied = _Copied([accepted, origin], dict(enumerate((family.input, *family.steers), 1)))
     return (yield from _insert(new, of, session, place, copied, at))
 
 
@@ -153,6 +160,7 @@ def accept_fork(new: NewFork, at: int) -> Tx[Accepted]:
         clock=shared.clock or (yield from _began(of)),
         pool=[list(r) for r in replay.recorded(family.members) if r.effect not in done]
         if new.effects == "reuse" else [],
+        steers=shared.state.origin.steers if shared.state.origin is not None else 0,
     )  # fmt: skip
     until = of.base if of.base is not None else shared.history
     session, place = yield from _branch(new, of, until, at)
