@@ -83,6 +83,22 @@ MUTANTS = (
         ("tests/promise/test_fork.py",),
     ),
     Mutant(
+        "fork: what joined until the step was asked for is part of it",
+        "replay.py",
+        "at_step + any(e.steers for e in built if e.step == at_step)",
+        "at_step",
+        ("tests/promise/test_fork.py",),
+    ),
+    Mutant(
+        "fork: the shared steps are paid for",
+        "replay.py",
+        "            return events.ModelCompleted(\n"
+        "                step=step, message=entry.message, stop=entry.stop, model=entry.model, asked=entry.asked\n"
+        "            )\n",
+        "            return entry\n",
+        ("tests/promise/test_fork.py",),
+    ),
+    Mutant(
         "fence: a holder writes only with its own fence",
         "transactions/statements.sql",
         "WHERE tenant = :tenant AND id = :run AND fence = :fence AND state = 'running'",

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from kit import results
 
-from ondol import By, Context, InvalidInput, OperationMismatch, ReplayUnsafe, Run, tool
-from ondol.testing import call, error
+from ondol import By, Context, InvalidInput, Limits, OperationMismatch, ReplayUnsafe, Run, tool
+from ondol.testing import FaultPlan, barrier, call, error
 from promise.house import HELLO, House, letter, rest, the_ask
 
 REFUND, LETTER, LOOK, WIRE = (
     call("refund", order="1"), call("letter", to="kim"), call("look", order="1"), call("wire", to="kim"),
 )  # fmt: skip
+MORE = "and a stamp"
 
 
 async def ends(life: Any, house: House, *answers: Any, said: str = "go", **options: Any) -> Run:
@@ -212,6 +215,64 @@ async def test_a_fork_of_a_fork_and_the_same_operation_again(house: House) -> No
         assert (same.id, same.replayed) == (fork.id, True)
         with pytest.raises(OperationMismatch):
             await life.rt.fork(first, at_step=1, operation_id="f")
+
+
+def said(run: Run, house: House) -> list[str]:
+    """The texts that the model was asked and answered with in the last request of the run."""
+    messages = house.asked(run)[-1].messages
+    return [m.text for m in messages if m.role in ("user", "assistant") and m.text and m.origin is None]
+
+
+@pytest.mark.parametrize(
+    ("at", "joins", "step"), [("claim.after", 1, 1), ("commit.before", 3, 2), ("commit.before", 3, 3)]
+)
+async def test_what_joined_before_the_first_or_after_a_final_answer_is_part_of_the_fork(
+    house: House, at: str, joins: int, step: int
+) -> None:
+    for asked in ("go", MORE):
+        house.answers(asked, [LETTER], "done", "done")
+    place = barrier()
+    plan = FaultPlan().at(at, fault=place)
+    async with house.life(house.agent([LETTER], "done", "done"), plan=plan) as life:
+        host = await life.rt.start("a", "go", session="s", operation_id="op")
+        await place.reached.wait()
+        await life.rt.start("a", MORE, session="s", operation_id="more", if_busy="steer")
+        place.go_on.set()
+        assert await rest(host) == "completed"
+        fork = await forked(life, host, step)
+        below = await forked(life, fork, step)
+        for run in (fork, below):
+            assert (run.status, house.count("letter")) == ("completed", 1)
+            assert (MORE in said(run, house)) == (joins <= step)
+            assert house.asked(run)[0].step == step - 1  # it was asked, whatever the host had answered before
+            assert (await life.rt.context(run.id, step)).matches
+
+
+async def test_tokens_cost_and_time_of_the_shared_steps_are_not_the_forks(house: House, tmp_path: Path) -> None:
+    @tool
+    async def dig(ctx: Context[House], where: str) -> str:
+        house.happened(ctx.idempotency_key, "dig", where=where)
+        house.clock.advance(seconds=50)
+        return "dug"
+
+    prices = tmp_path / "prices.toml"
+    prices.write_text('currency = "EUR"\n[models.script]\ninput = 1\noutput = 1\n')
+    limits = Limits(tool_time=timedelta(seconds=60), wall=timedelta(seconds=60))
+    async with house.life(house.agent(tools=[dig], limits=limits)) as life:
+        first = await ends(life, house, [call("dig", where="here")], "done")
+        house.clock.advance(hours=1)
+        house.answers("go", [call("dig", where="here")], [call("dig", where="there")], "done")
+        fork = await forked(life, first, 2)
+        assert fork.status == "completed"  # its own 50 seconds, not 100
+        state = house.written().state(fork.id)
+        assert (state.worked, state.in_tools) == (50_000_000, 50_000_000)
+        told = [e.data async for e in fork.events() if e.type == "model.completed"]
+        own = {n: sum(d[n] for d in told if d["step"] > 1) for n in ("input", "output")}
+        assert not any("input" in d or "output" in d for d in told if d["step"] == 1)
+        (line,) = [u for u in await life.rt.usage(by="session", prices=prices) if u.key == fork.session]
+        assert (line.tokens.calls, line.tokens.input, line.tokens.output) == (2, own["input"], own["output"])
+        assert line.cost is not None
+        assert line.cost * 1_000_000 == own["input"] + own["output"]
 
 
 @pytest.mark.parametrize("at", ["accept_fork.before", "accept_fork.after", "answer.before", "answer.after"])
