@@ -267,6 +267,32 @@ async def test_b08_c_after_ten_seconds_nobody_waits_and_the_late_outcome_is_kept
         assert "receipt 4711" in (effect.evidence or "")
 
 
+async def test_what_comes_too_late_is_not_kept_where_the_session_was_erased_meanwhile(house: House) -> None:
+    loop, asked, go_on, kept = asyncio.get_running_loop(), asyncio.Event(), threading.Event(), barrier()
+
+    def act(ctx: Context[House]) -> str:
+        loop.call_soon_threadsafe(house.in_tool.set)
+        ctx.cancelled.wait(30)
+        loop.call_soon_threadsafe(asked.set)
+        go_on.wait(30)
+        return "receipt 4711"
+
+    agent = house.agent([call("act")], "done", tools=[act])
+    async with house.life(agent, plan=FaultPlan().at("late_outcome.after", fault=kept)) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        await house.in_tool.wait()
+        await run.cancel(by="kim")
+        await asked.wait()
+        house.clock.advance(seconds=10)
+        assert await rest(run) == "cancelled"
+        await (await life.rt.get_session("s")).delete(cancel=True)
+        go_on.set()
+        await kept.reached.wait()
+        kept.go_on.set()
+        assert (await run.effects())[0].evidence is None
+    house.checked = False  # nothing of its journal is left
+
+
 async def test_b09_c_what_was_done_stays_listed_and_the_rest_is_abandoned(house: House) -> None:
     agent = house.agent([LOOK, REFUND], [LETTER], "done")
     before_letter = barrier()

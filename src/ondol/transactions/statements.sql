@@ -319,8 +319,10 @@ RETURNING ordinal
 UPDATE effects SET state = :state, ended_at = :at, reason = NULL, arguments = coalesce(:arguments, arguments)
 WHERE tenant = :tenant AND run = :run AND ordinal = :ordinal
 
+-- Of a run that was erased with its session nothing is kept any more.
 -- name: effect.late
 UPDATE effects SET evidence = :evidence WHERE tenant = :tenant AND run = :run AND ordinal = :ordinal
+  AND EXISTS (SELECT 1 FROM entries n WHERE n.tenant = :tenant AND n.run = :run)
 
 -- name: effect.told
 UPDATE effects SET told = :state WHERE tenant = :tenant AND run = :run AND ordinal = :ordinal
