@@ -210,7 +210,9 @@ async def test_b12_z_a_commit_is_refused_even_if_the_new_owner_has_committed(hou
         await place.reached.wait()
         claimed = await take_over(house, run.id)
         final = {"id": run.id, "state": "completed", "session": "s", "operation_id": "op", "text": "done"}
-        await life.store.write(transactions.commit, claimed.claim, to_micros(house.clock.now()), final, 3, None, (), 1)
+        await life.store.write(
+            transactions.commit, claimed.claim, to_micros(house.clock.now()), final, 3, None, (), 1, True
+        )
         before = house.written()
         place.go_on.set()
         assert await rest(run) == "completed"  # whoever waited here is told all the same
