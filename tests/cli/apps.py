@@ -6,7 +6,7 @@ import asyncio
 import os
 from dataclasses import dataclass
 
-from ondol import Agent, Context, Deny, Limits, ModelRequest, Runtime, tool
+from ondol import Agent, Context, ModelRequest, Runtime, tool
 from ondol.providers.script import Reply
 from ondol.testing import ScriptedModel, call, error, text
 
@@ -118,8 +118,3 @@ writing = Agent(
         tool(effect="once", name="send_email")(lambda to: wrote(f"send_email {to}")),
     ],
 )
-
-bound = Agent("bound", model=ScriptedModel([call("greet", name="kim"), "done"]), tools=[greet])
-strict = Runtime(
-    "sqlite:///bound.db", agents=[bound], policy=lambda wanted: Deny("not here"), limits=Limits(steps=1)
-)  # fmt: skip

@@ -124,7 +124,7 @@ def test_a_run_says_what_each_model_took(folder: Path) -> None:
 
 
 def test_the_policy_and_the_limits_of_an_app_hold_on_the_command_line(tmp_path: Path) -> None:
-    done = ondol("run", f"{APPS}:bound", "go", "--operation-id", "k", cwd=tmp_path)
+    done = ondol("run", f"{APPS.with_name('bound_app.py')}:bound", "go", "--operation-id", "k", cwd=tmp_path)
     assert (done.code, "limit_steps" in done.err) == (1, True)
     (effect,) = ondol("effects", "--db", "sqlite:///bound.db", "-o", "json", cwd=tmp_path).json
     assert (effect["state"], effect["decision"]) == ("failed", "deny: not here")
