@@ -179,14 +179,23 @@ def _writes_of_a_holder(claim: Claim, now: int) -> dict[str, Callable[[], Tx[Any
     succeeded = transactions.Outcome(entry=events.EffectSucceeded(call=0), attempt=1, reply=9, body="{}")
     completed = events.ModelCompleted(step=3, message=9)
     failed = events.RunFailed(code="too_late", message="too late")
+    planned = transactions.PlannedCall(
+        events.EffectPlanned(call=9, tool="letter", effect="once"), -20, "call_9", "{}", decision=None
+    )
+    again = transactions.AskedAgain(
+        events.AskOpened(ask="a_9", ask_kind="approval", call=0), "letter", "{}", "", "ask", "Again?", None
+    )
     return {
         "note_down": lambda: transactions.note_down(claim, now, [events.StepStarted(step=3)]),
         "note_down_used": lambda: transactions.note_down(claim, now, [events.StepStarted(step=3)], used={}),
         "answer": lambda: transactions.answer(claim, "", now, completed, "{}", (), {}),
+        "plan_step": lambda: transactions.plan_step(claim, "", now, (-19, "{}"), planned),
+        "ask_again": lambda: transactions.ask_again(claim, "", now, again),
+        "park_changed": lambda: transactions.park_changed(claim, now, "the code changed"),
         "started": lambda: transactions.started(claim, now, 0, 2, now),
         "outcome": lambda: transactions.outcome(claim, "", now, succeeded),
         "suspend": lambda: transactions.suspend(claim, now, [], 1),
-        "commit": lambda: transactions.commit(claim, now, {"text": "other"}, 1, None, (), 3),
+        "commit": lambda: transactions.commit(claim, now, {"text": "other"}, 1, None, (), 3, True),
         "end": lambda: transactions.end(claim, now, failed),
     }
 
