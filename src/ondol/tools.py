@@ -311,13 +311,11 @@ class Tool(Generic[P, R]):
 
     def read_back(self, recorded: Any) -> Any:
         """A recorded result as the type that the function says it returns, where it fits that; else as it is."""
-        from pydantic import ValidationError
-
         if self._returned is None:
             return recorded
         try:
             return self._returned.validate_python(recorded)
-        except ValidationError:
+        except BaseException:  # it does not fit, or a validator raised: that is the user's code, and may raise anything
             return recorded
 
     @functools.cached_property

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import AfterValidator, BaseModel
 
 from ondol import AskClosed, CallFailed, Context, InvalidInput, NotDone, RunFailed, Secret, Tool, ToolResponse, tool
 from ondol.testing import FaultPlan, barrier, call, raise_
@@ -107,6 +107,13 @@ class Paid:
     amounts: tuple[Decimal, ...]
 
 
+def refuse(value: Any) -> Any:
+    raise RuntimeError("a validator may raise anything")
+
+
+Odd = Annotated[str, AfterValidator(refuse)]
+
+
 async def test_a_recorded_result_comes_back_as_the_type_that_the_tool_returns(house: House) -> None:
     @tool(effect="read")
     async def find(id: str) -> Order:
@@ -119,12 +126,15 @@ async def test_a_recorded_result_comes_back_as_the_type_that_the_tool_returns(ho
     def lies(n: int) -> int:
         return "many"  # type: ignore[return-value]
 
+    def odd(n: int) -> Odd:
+        return "odd"
+
     seen: list[Any] = []
 
     async def body(ctx: Context[Any]) -> str:
         order = await ctx.call(find, "1182")
         paid = await ctx.call(pay, order.amount, due=order.due)
-        seen.append((order, paid, await ctx.call(lies, n=1)))
+        seen.append((order, paid, await ctx.call(lies, n=1), await ctx.call(odd, n=1)))
         await ctx.call(wire, to="kim")
         return "ok"
 
@@ -136,7 +146,7 @@ async def test_a_recorded_result_comes_back_as_the_type_that_the_tool_returns(ho
         run = await life.rt.get_run(run.id)
         await (await the_ask(run)).approve(by="lee")
         assert await rest(run) == "completed"
-    expected = Order(id="1182", amount=Decimal("3.10"), due=date(2026, 3, 1)), Paid((Decimal("3.10"),)), "many"
+    expected = Order(id="1182", amount=Decimal("3.10"), due=date(2026, 3, 1)), Paid((Decimal("3.10"),)), "many", "odd"
     assert seen == [expected, expected]
     assert house.count() == 1
     house.checked = False  # these tools write to no ledger
