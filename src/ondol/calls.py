@@ -168,10 +168,12 @@ class Calls:
             return None
         if await self.drive.planned_with(shown.definition, tool):
             return None
-        answer = self.vet(tool, self._arguments(effect))
-        return policy.permission(
+        arguments = self._arguments(effect)
+        answer = self.vet(tool, arguments)
+        asks = policy.permission(
             answer, lambda: tool.needs_approval(lambda: self.context(tool, effect.ordinal), parsed)
         ).asks
+        return self.drive.guard.asks(tool, arguments) if asks is None else asks
 
     async def _ask_again(self, effect: effects.Effect, tool: Tool[..., Any], why: str) -> None:
         drive, call, now = self.drive, effect.ordinal, self.drive.clock.now()

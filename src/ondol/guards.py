@@ -42,6 +42,14 @@ class Guard:
             return plans.given(planned, ruling), None
         return planned, parsed
 
+    def asks(self, tool: Tool[..., Any], arguments: Mapping[str, Any]) -> str | None:
+        """Why a person decides about such a call, whatever the policy and the tool say; None: nobody has to."""
+        if tool.effect in ("read", "steps"):
+            return None
+        hashed = values.digest(values.encode(arguments))
+        ruling = replay.rule(self.drive.state, tool.name, hashed, taken=self._taken)
+        return ruling.why if isinstance(ruling, replay.Asks) else None
+
     async def _ruling(self, tool: str, arguments: str) -> Outcome | str | None:
         """The outcome of a write, or why a person decides about it first; None: it is as of any other run."""
         ruling = replay.rule(self.drive.state, tool, arguments, taken=self._taken)

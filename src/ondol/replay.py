@@ -168,7 +168,7 @@ def _what_a_replay_does(effect: EffectRow, guarded: bool) -> str:
         return "free to repeat, but for the calls that it made"
     if not effect.is_write:
         return "free to repeat"
-    if effect.reuses is not None:
+    if effect.reuses is not None and effect.state == "succeeded":
         return f"an equal call gets the outcome of {effect.reuses}, any other {tool} asks first"
     if effect.attempt == 0:
         asks = f"any {tool} asks first" if guarded else "runs as any other call"

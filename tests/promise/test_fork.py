@@ -177,6 +177,23 @@ async def test_what_a_fork_did_counts_for_a_replay(house: House) -> None:
         assert house.count("letter") == 1
 
 
+async def test_the_verdict_over_a_fork_promises_no_outcome_of_a_failure(house: House) -> None:
+    @tool(effect="once", not_done=(ValueError,))
+    async def fails(ctx: Context[House]) -> str:
+        raise ValueError("refused")
+
+    async with house.life(house.agent(tools=[fails, letter])) as life:
+        first = await ends(life, house, [call("fails"), LETTER], "done")
+        fork = await forked(life, first, 2)
+        verdict = await life.rt.replay(fork, dry_run=True)
+        failed, sent = await first.effects()
+        assert [(e.tool, e.do) for e in verdict.effects if e.run == fork.id] == [
+            ("fails", "was never started, any fails asks first"),
+            ("letter", f"an equal call gets the outcome of {sent.id}, any other letter asks first"),
+        ]
+        assert failed.state == "failed"
+
+
 async def test_a_denied_and_an_edited_call_are_shared_as_they_were(house: House) -> None:
     async with house.life(house.agent()) as life:
         first = await ends(life, house, [WIRE, WIRE], "done")

@@ -277,6 +277,25 @@ async def test_any_other_write_asks_a_person_whatever_its_tool_says(house: House
         assert (house.count("letter"), house.count("refund")) == (2, 0)
 
 
+async def test_what_was_approved_in_a_replay_asks_again_when_its_tool_changed(house: House) -> None:
+    @tool(effect="once", name="letter")
+    async def letter_by_air(ctx: Context[House], to: str, air: bool = True) -> str:
+        return await ctx.deps.act(ctx, "letter", to=to, air=air)
+
+    agent = house.agent(tools=[letter])
+    async with house.life(agent) as life:
+        first = await ends(life, house, [LETTER], error("rejected"))
+        house.answers("go", [call("letter", to="lee")], "done")
+        again = await replayed(life, first, force=LEE)
+    async with house.life(house.agent([call("letter", to="lee")], "done", tools=[letter_by_air])) as life:
+        again = await life.rt.get_run(again.id)
+        for opened in (1, 0):
+            assert house.count("letter") == 1
+            await (await the_ask(again)).approve(by="lee")
+            assert await rest(again) == ("waiting" if opened else "completed")
+    assert house.count("letter") == 2
+
+
 async def test_a_recorded_failure_serves_none(house: House) -> None:
     from ondol import NotDone
 
