@@ -10,7 +10,7 @@ from typing import Any
 
 from crash import invariants
 from crash.lives import Death, Life
-from crash.scenarios import FIRST, NEXT, SCENARIOS, SESSION, World, take_up
+from crash.scenarios import AGAIN, FIRST, NEXT, SCENARIOS, SESSION, World, take_up
 from ondol.testing import Downstream, EffectLine, FaultPlan, ManualClock
 from ondol.testing.faults import When
 
@@ -57,6 +57,9 @@ async def is_taken_up(file: Path, world: World, name: str, downstream: Downstrea
     calls = world.events("model")
     invariants.hold(after, now, world.noted, Counter(line["run"] for line in calls), checks=("mail",))
     invariants.nothing_happened_twice(now, reads=("look", "refund", "flaky", "report"))
+    if scenario.again:
+        assert [r.state for r in after.runs.values() if r.operation_id == AGAIN] == ["completed"]
+        invariants.equal_writes_happened_once(now, reads=("look",))
     invariants.recorded_steps_are_not_computed_again(before, calls[asked_then:])
     invariants.recorded_outcomes_are_reused(before, then, after, now)
     invariants.planned_writes_ask_nobody(before, after)

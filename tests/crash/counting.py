@@ -69,12 +69,17 @@ class Place:
 
 
 def every_write(*whens: When) -> list[object]:
-    """Scenario and place, as parameters with a name that says so. (Housekeeping comes when it comes: left out.)"""
+    """Scenario and place, as parameters with a name that says so.
+
+    Housekeeping comes when it comes: left out. So is what precedes a replay or a fork: others die at that.
+    """
     cases = []
     for name, names in writes().items():
         seen: Counter[str] = Counter()
         for k, write in enumerate((n for n in names if n != "drop_unused_blobs"), 1):
             seen[write] += 1
+            if SCENARIOS[name].again and not (seen["accept_replay"] or seen["accept_fork"]):
+                continue
             for when in whens or ("before", "after"):
                 cases.append(pytest.param(name, Place(k, write, seen[write], when), id=f"{name}-{k:02}-{write}-{when}"))
     return cases

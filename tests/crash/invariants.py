@@ -467,6 +467,15 @@ def nothing_happened_twice(ledger: Sequence[EffectLine], reads: Sequence[str] = 
     assert not twice, twice
 
 
+def equal_writes_happened_once(ledger: Sequence[EffectLine], reads: Sequence[str]) -> None:
+    """What a replay or a fork is for: nothing that the run did is done by them once more, under another key."""
+    keys = defaultdict[tuple[str, str], set[str | None]](set)
+    for line in ledger:
+        if line.tool not in reads:
+            keys[line.tool, values.dumps(line.arguments)].add(line.key)
+    assert all(len(k) == 1 for k in keys.values()), keys
+
+
 def replies_agree(store: Written, client: Sequence[Mapping[str, Any]]) -> None:
     """N6, P2: all completed replies of one operation are the stored body, byte for byte."""
     answering = {
@@ -479,17 +488,17 @@ def replies_agree(store: Written, client: Sequence[Mapping[str, Any]]) -> None:
 
 
 def later_operations_have_later_revisions(client: Sequence[Mapping[str, Any]]) -> None:
-    """N13: if A's reply came before B was first sent, revision(A) < revision(B)."""
+    """N13: if A's reply came before B was first sent, revision(A) < revision(B) in their session."""
     sent: dict[str, int] = {}
-    replied: dict[str, tuple[int, int]] = {}
+    replied: dict[str, tuple[int, str, int]] = {}
     for n, line in enumerate(client):
         if line["event"] == "sent":
             sent.setdefault(line["operation"], n)
         elif line["event"] == "reply":
-            replied.setdefault(line["operation"], (n, line["revision"]))
+            replied.setdefault(line["operation"], (n, line["session"], line["revision"]))
     for a, b in itertools.permutations(replied, 2):
-        if replied[a][0] < sent[b]:
-            assert replied[a][1] < replied[b][1], f"{a} was answered before {b} was sent"
+        if replied[a][0] < sent[b] and replied[a][1] == replied[b][1]:
+            assert replied[a][2] < replied[b][2], f"{a} was answered before {b} was sent"
 
 
 def accepted_cancels_win(store: Written, client: Sequence[Mapping[str, Any]]) -> None:

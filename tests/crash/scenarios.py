@@ -16,11 +16,12 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from ondol import (
     Agent,
     Ask,
+    By,
     Context,
     Happened,
     Limits,
@@ -42,6 +43,7 @@ SESSION = "s"
 FIRST = ("op-1", "do it")
 NEXT = ("op-2", "and what now?")
 MEANWHILE = ("op-3", "wait, there is more")  # what is sent while the first one is under way
+AGAIN = "op-4"  # the replay, or the fork, of the first one
 
 
 @dataclass(frozen=True)
@@ -201,7 +203,7 @@ class Scenario:
     ``ends`` names the states that the operation may end in. ``cancels``: the client cancels it while its tool, or its
     model, is in flight. ``asks``: it needs a person's approval, which comes after a restart. ``meanwhile``: while its
     tool is in flight the client sends another operation, with this ``if_busy``. ``second`` are the answers of a
-    model that takes over.
+    model that takes over. ``again``: when it has ended, the client replays it, or forks it at its second step.
     """
 
     name: str
@@ -211,6 +213,7 @@ class Scenario:
     asks: bool = False
     second: tuple[Any, ...] = ()
     meanwhile: Any = None
+    again: Literal["replay", "fork"] | None = None
 
     @property
     def goes_on(self) -> bool:
@@ -244,6 +247,15 @@ UNHURRIED = object()  # one that comes when the client has gone on
 
 def _first_attempt_fails(request: ModelRequest) -> Reply:
     return error("overloaded", retry_after=0.0) if request.attempt == 1 else "done"
+
+
+def _only_a_replay_goes_on(*answers: Any) -> tuple[Any, ...]:
+    """A replay is told of the run that it replays; that one is refused an answer."""
+
+    def said(answer: Any, request: ModelRequest) -> Any:
+        return answer if any(m.origin == "runtime" for m in request.messages) else error("rejected")
+
+    return tuple(functools.partial(said, answer) for answer in answers)
 
 
 def _read_on(request: ModelRequest) -> Reply:
@@ -285,6 +297,19 @@ _ALL = (
     ),
     Scenario(name="steered", answers=([call("parcel", to="kim")], "done"), meanwhile="steer"),
     Scenario(name="steered_while_it_answers", answers=(UNHURRIED,), meanwhile="steer"),
+    Scenario(
+        name="replayed",
+        answers=([call("look", order="1")], *_only_a_replay_goes_on("done")),
+        ends=frozenset({"failed"}),
+        again="replay",
+    ),
+    Scenario(
+        name="replayed_under_guard",
+        answers=([call("letter", to="kim")], *_only_a_replay_goes_on([call("refund", order="1")], "done")),
+        ends=frozenset({"failed"}),
+        again="replay",
+    ),
+    Scenario(name="forked", answers=([call("letter", to="kim")], [call("refund", order="1")], "done"), again="fork"),
 )
 SCENARIOS: Mapping[str, Scenario] = {s.name: s for s in _ALL}
 
@@ -307,7 +332,8 @@ async def outcome(world: World, run: Run) -> str:
     except (RunEnded, RunWaiting):
         world.note(event="rest", operation=run.operation_id, status=run.status)
         return run.status
-    world.note(event="reply", operation=run.operation_id, body=result.body, revision=result.revision)
+    said = {"body": result.body, "session": run.session, "revision": result.revision}
+    world.note(event="reply", operation=run.operation_id, **said)
     return "completed"
 
 
@@ -333,6 +359,19 @@ async def first_life(rt: Runtime, world: World, scenario: Scenario) -> None:
     if scenario.meanwhile:
         await outcome(world, await rt.find_run(MEANWHILE[0]))
     await outcome(world, run)
+    if scenario.again:
+        await settled(rt, world, await again(rt, world, scenario, run))
+
+
+async def again(rt: Runtime, world: World, scenario: Scenario, run: Run) -> Run:
+    """Replay or fork it; whether that was accepted is in the log."""
+    world.note(event="sent", operation=AGAIN)
+    if scenario.again == "fork":
+        anew = await rt.fork(run, at_step=2, operation_id=AGAIN)
+    else:
+        anew = await rt.replay(run, force=By("lee", "once more"), operation_id=AGAIN)
+    world.note(event="accepted", operation=AGAIN, run=anew.id)
+    return anew
 
 
 async def second_life(rt: Runtime, world: World) -> None:
@@ -359,6 +398,16 @@ async def settle(rt: Runtime, world: World, ask: Ask) -> None:
         await ask.not_happened("it is not in the ledger", by="lee")
 
 
+async def settled(rt: Runtime, world: World, run: Run) -> None:
+    """Wait until it has ended, and answer all that it asks."""
+    while await outcome(world, run) == "waiting":
+        for ask in await run.asks():
+            await settle(rt, world, ask)
+    await run.refresh()
+    for ask in await run.asks():  # about what a run that has ended may have done
+        await settle(rt, world, ask)
+
+
 async def take_up(rt: Runtime, world: World, scenario: Scenario) -> Run:
     """After a crash: the same client does the same again, with the same operation id, until all is settled.
 
@@ -367,16 +416,13 @@ async def take_up(rt: Runtime, world: World, scenario: Scenario) -> Run:
     run = await send(rt, world, *FIRST)
     if scenario.goes_on:
         await goes_on(rt, world, scenario, run)
-    while await outcome(world, run) == "waiting":
-        for ask in await run.asks():
-            await settle(rt, world, ask)
-    await run.refresh()
-    for ask in await run.asks():  # about what a run that has ended may have done
-        await settle(rt, world, ask)
-    again = await send(rt, world, *FIRST)
-    assert again.id == run.id
-    await outcome(world, again)
+    await settled(rt, world, run)
+    same = await send(rt, world, *FIRST)
+    assert same.id == run.id
+    await outcome(world, same)
     if scenario.meanwhile:
         await outcome(world, await send(rt, world, *MEANWHILE))
+    if scenario.again:
+        await settled(rt, world, await again(rt, world, scenario, run))
     await outcome(world, await send(rt, world, *NEXT))
     return run
