@@ -564,6 +564,20 @@ MUTANTS = (
         ("tests/promise/test_limits.py",),
     ),
     Mutant(
+        "restore: a write that may have been made after the backup is not simply started",
+        "effects.py",
+        "    if effect.doubted:\n",
+        "    if False:\n",
+        ("tests/promise/test_store.py",),
+    ),
+    Mutant(
+        "restore: a run that had failed for now is parked before it goes on",
+        "transactions/accepting.py",
+        "    if run.retryable == RETRYABLE_AFTER_RESTORE:\n",
+        "    if False:\n",
+        ("tests/promise/test_store.py",),
+    ),
+    Mutant(
         "slots: no more runs at once than the process may drive",
         "worker.py",
         " and len(self._driven) < self.slots",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 from ondol import effects, events, ids, journal, limits, messages, outputs, plans, policy, steps, transactions, values
 from ondol.attempts import AttemptEnd, Dropped, Raised, Returned, Stopped, TimedOut, Unwound, dispatch, returned
 from ondol.cancellation import InFlight
-from ondol.clock import to_micros
+from ondol.clock import from_micros, to_micros
 from ondol.errors import CancelRequested, ClaimLost, InvalidInput, SignalsUnread, StoreError
 from ondol.logs import about
 from ondol.messages import Blob, Message, ToolCall, ToolResponse
@@ -76,6 +76,8 @@ class Calls:
                         todo = await self._attempt(call, after)
                     case effects.Check(after=after):
                         todo = await self._check(call, after)
+                    case effects.Presume():
+                        todo = await self._presume(call)
                     case effects.OutcomeUnknown(reason=reason):
                         await self._unknown(call, reason)
                         todo = None
@@ -201,6 +203,21 @@ class Calls:
         self._begun[effect.ordinal] = begun
         self.drive.record(batch)
         return begun
+
+    async def _presume(self, call: int) -> effects.Verdict:
+        """A process may have started it after the backup was made, at the latest as the store was restored."""
+        drive, effect = self.drive, self._effect(call)
+        tool = self.tools.get(call) or self.served.tools.get(effect.tool)
+        assert drive.state.restored is not None
+        latest = from_micros(drive.state.restored[1]) + (tool.timeout if tool is not None else timedelta(0))
+        drive.record(
+            await drive.write(
+                transactions.started, drive.claim, drive.now(), call, effect.attempt + 1, to_micros(latest), True
+            )
+        )
+        await drive.caught_up()
+        rules = None if tool is None else tool.rules
+        return effects.verdict(drive.state.effects[call], rules, sibling_unknown=False, now=drive.now())
 
     def _effect(self, call: int) -> effects.Effect:
         return self._begun.get(call) or self.drive.state.effects[call]

@@ -59,6 +59,7 @@ class Effect(NamedTuple):
     parent: int | None = None
     place: int | None = None
     hash: str = ""
+    doubted: bool = False  # the store was restored from a backup: it may have been started after that was made
 
     @property
     def has_outcome(self) -> bool:
@@ -81,6 +82,11 @@ class Check:
     """Ask the tool's ``check`` what happened, not before ``after``: until then the lost attempt may still act."""
 
     after: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Presume:
+    """It may have been started after the backup that the store comes from: write that down, and take it for lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +123,7 @@ def _stricter(effect: Effect, rules: Rules) -> EffectClass:
     return max(effect.effect, rules.effect, key=_STRICTNESS.__getitem__)
 
 
-Verdict: TypeAlias = Run | Check | OutcomeUnknown | Failed | Park | Hold
+Verdict: TypeAlias = Run | Check | Presume | OutcomeUnknown | Failed | Park | Hold
 #: Verdicts that only have to be written down.
 Known = OutcomeUnknown | Failed
 
@@ -140,6 +146,8 @@ def verdict(
         return Hold()
     if effect.state == "started":
         return _lost(effect, rules, now)
+    if effect.doubted:
+        return Presume()
     # Planned or approved: certainly not done, but for an attempt whose end nobody saw: that may act until its deadline.
     if rules is None:
         gone = f"the tool {effect.tool!r}" if effect.parent is None else "the tool of steps that made this call"

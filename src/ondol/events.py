@@ -141,12 +141,17 @@ class RunCancelled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunParked:
-    """An operator's word is needed. ``ask_kind`` is ``parked`` or ``definition_changed``."""
+    """An operator's word is needed. ``ask_kind`` is ``parked`` or ``definition_changed``.
+
+    ``restored``: the store comes out of a backup. Between the entry before this and this one anything may have happened
+    that nobody wrote down here.
+    """
 
     kind: ClassVar[str] = "run.parked"
     why: str
     ask: str
     ask_kind: AskKind = "parked"
+    restored: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,10 +271,13 @@ class EffectPlanned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectStarted:
+    """``presumed``: it may have been started after the backup that this store comes from; nothing was sent now."""
+
     kind: ClassVar[str] = "effect.started"
     call: int
     attempt: int
     deadline: int
+    presumed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

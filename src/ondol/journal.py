@@ -87,6 +87,7 @@ class State(NamedTuple):
     lost: int = 0  # calls of the model at this step that a process may have made, of which nobody heard any more
     origin: events.RunOrigin | None = None  # of a replay or a fork
     pool: tuple[Recorded, ...] = ()  # what its calls may still reuse
+    restored: tuple[int, int] | None = None  # from a backup: the last instant that it knows of, and that of the restore
 
     @property
     def open_effects(self) -> tuple[Effect, ...]:
@@ -191,6 +192,7 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
                 ordinal=entry.call, step=state.step, tool=entry.tool, effect=entry.effect, message=message, part=0,
                 reply=reply, state="asked" if entry.ask else "planned", ask=entry.ask, parent=entry.parent,
                 place=entry.place, hash=entry.hash, reuses=entry.reuses,
+                doubted=_is_doubted(state, entry),
             )  # fmt: skip
             return state._replace(effects=(*state.effects, planned), pool=_without(state.pool, entry.reuses))
         case events.EffectPlanned():
@@ -199,12 +201,14 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
             planned = Effect(
                 ordinal=entry.call, step=state.step, tool=entry.tool, effect=entry.effect, message=state.last_answer,
                 part=part, reply=reply, state="asked" if entry.ask else "planned", ask=entry.ask, reuses=entry.reuses,
+                doubted=_is_doubted(state, entry),
             )  # fmt: skip
             pool = _without(state.pool, entry.reuses)
             return state._replace(effects=(*state.effects, planned), answered=None, next_message=reply + 1, pool=pool)
-        case events.EffectStarted(call=call, attempt=attempt, deadline=deadline):
-            first = state.effects[call].first_started or at
-            return _set(state, call, state="started", attempt=attempt, deadline=deadline, first_started=first)
+        case events.EffectStarted(call=call, attempt=attempt, deadline=deadline, presumed=presumed):
+            first = state.effects[call].first_started or (state.restored[0] if presumed and state.restored else at)
+            begun = {"state": "started", "attempt": attempt, "deadline": deadline, "first_started": first}
+            return _set(state, call, **begun, doubted=False)
         case events.EffectSucceeded(call=call, patch=patch):
             state = _set(state, call, state="succeeded")
             return state._replace(patches={**state.patches, call: patch}) if patch else state
@@ -231,8 +235,10 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
             return state._replace(status="running")
         case events.RunWaiting():
             return state._replace(status="waiting", waited=True)
-        case events.RunParked(ask=ask, ask_kind=kind):
+        case events.RunParked(ask=ask, ask_kind=kind, restored=restored):
             broken = state.context is not None and state.status == "running"
+            if restored:
+                state = _restored(state, at)
             return state._replace(
                 status="parked", waited=True, context=None, asks={**state.asks, ask: kind}, lost=state.lost + broken
             )
@@ -322,13 +328,31 @@ def _closed(state: State, ask: str) -> State:
     return state._replace(asks={a: k for a, k in state.asks.items() if a != ask})
 
 
+def _restored(state: State, at: int) -> State:
+    """Nobody knows what happened between the entry before and this one: each write may have been started meanwhile."""
+    doubted = tuple(e._replace(doubted=True) if _may_be_lost(e) else e for e in state.effects)
+    state = state._replace(effects=doubted, restored=(state.at, at))
+    if state.status == "failed":  # it would have gone on: as when it is retried
+        state = state._replace(model_error=None, attempt=1, retry_at=None, candidate=0)
+    return state
+
+
+def _is_doubted(state: State, entry: events.EffectPlanned) -> bool:
+    """The run may have come here before, after the backup, and the call of that number have been this one."""
+    return state.restored is not None and entry.effect not in ("read", "steps") and entry.reuses is None
+
+
+def _may_be_lost(effect: Effect) -> bool:
+    return effect.is_write and not effect.has_outcome and effect.state in ("planned", "asked", "approved")
+
+
 def _decided(state: State, entry: events.AskDecided) -> State:
     if entry.call is None:
         return state
     match entry.decision:
         case "approve":
             changes = {} if entry.arguments is None else {"arguments": entry.arguments}  # an earlier replacement stays
-            return _set(state, entry.call, state="approved", **changes)
+            return _set(state, entry.call, state="approved", doubted=False, **changes)  # it is a person's word
         case "deny":
             return _set(state, entry.call, state="denied")
         case _:

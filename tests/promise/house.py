@@ -38,6 +38,7 @@ class House:
         self.requests: list[ModelRequest] = []  # those that were sent, whether or not an answer came
         self.plan = FaultPlan()  # of the process that lives now
         self.explicit: Counter[str] = Counter()  # writes by hand, by session
+        self.asked_when_saved = 0  # requests that were sent before a backup was made
         self.checked = True
         self.in_tool = asyncio.Event()  # for tools that a test makes for itself
         self._scripts: dict[str, Any] = {HELLO: [HELLO_BACK]}

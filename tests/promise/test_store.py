@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import shutil
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
 
-from ondol import Run, StoreCorrupt, StoreError, StoreFull, StoreTooNew, tool
+from ondol import Agent, Run, StoreCorrupt, StoreError, StoreFull, StoreTooNew, tool
 from ondol.stores import sqlite_admin
-from ondol.testing import FaultPlan, barrier, call, raise_
+from ondol.testing import FaultPlan, barrier, call, error, raise_
 from ondol.testing.faults import Fault
 from promise.house import HELLO, House, letter, rest, states, the_ask
 
@@ -302,3 +304,163 @@ async def test_b18_unfinished_runs_of_a_restored_store_are_parked_until_a_person
         await (await the_ask(runs["waiting"])).approve(by="lee")
         assert await rest(runs["waiting"]) == "completed"
     assert house.count("letter") == house.count("wire") == 1
+
+
+def saved(house: House) -> None:
+    """A backup is made. What is asked of the model from here on, a restored store knows nothing of."""
+    sqlite_admin.backup(house.file, house.file.parent / "saved")
+    house.asked_when_saved = len(house.requests)
+
+
+def restored(house: House) -> None:
+    """The store as it was then. What happened after it happened all the same."""
+    for path in house.file.parent.glob(f"{house.file.name}*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    sqlite_admin.restore(house.file.parent / "saved", house.file, clock=house.clock)
+    del house.requests[house.asked_when_saved :]
+    house.clock.advance(hours=1)
+
+
+async def saved_and_gone_on(house: House, agent: Agent, at: str) -> str:
+    """A backup is made as a run stands at that point. Then the run completes, and the backup is restored."""
+    place = barrier()
+    async with house.life(agent, plan=FaultPlan().at(at, fault=place)) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        await place.reached.wait()
+        saved(house)
+        place.go_on.set()
+        assert await rest(run) == "completed"
+    restored(house)
+    return str(run.id)
+
+
+async def resumed(life: Any, run_id: str) -> Run:
+    run = await life.rt.get_run(run_id)
+    assert run.status == "parked"
+    await (await the_ask(run, "parked")).answer("resume", by="lee")
+    return run  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("at", ["claim.before", "model.before", "answer.before", "started.before"])
+async def test_b18_a_write_that_may_have_been_made_after_the_backup_is_checked_before_it_starts(
+    house: House, at: str
+) -> None:
+    agent = house.agent([call("mail", to="kim")], "done")
+    run_id = await saved_and_gone_on(house, agent, at)
+    assert house.count("mail") == 1
+    async with house.life(agent) as life:
+        run = await resumed(life, run_id)
+        assert await rest(run) == "completed"
+        assert await states(run) == [("mail", "succeeded", 1)]
+        (begun,) = [e async for e in run.events() if e.type == "effect.started"]
+        assert begun.data["presumed"]
+    assert house.count("mail") == 1
+
+
+async def test_b18_a_write_that_check_does_not_find_is_made(house: House) -> None:
+    agent, place = house.agent([call("mail", to="kim")], "done"), barrier()
+    async with house.life(agent, plan=FaultPlan().at("started.before", fault=place)) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        await place.reached.wait()
+        saved(house)
+        life.die()
+    restored(house)
+    async with house.life(agent) as life:
+        assert await rest(await resumed(life, run.id)) == "completed"
+        assert await states(await life.rt.get_run(run.id)) == [("mail", "succeeded", 2)]
+    assert house.count("mail") == 1
+
+
+@pytest.mark.parametrize("word", ["happened", "not_happened", "give_up"])
+async def test_b18_without_a_check_a_person_is_asked_whether_it_happened_after_the_backup(
+    house: House, word: str
+) -> None:
+    agent = house.agent([LETTER], "done")
+    run_id = await saved_and_gone_on(house, agent, "started.before")
+    if word == "not_happened":
+        house.ledger.clear()  # and so it is
+    async with house.life(agent) as life:
+        run = await resumed(life, run_id)
+        assert await rest(run) == "waiting"
+        await getattr(await the_ask(run, "unknown_effect"), word)(by="lee")
+        assert await rest(run) == ("failed" if word == "give_up" else "completed")
+    assert house.count("letter") == 1
+
+
+async def test_b18_an_idempotent_write_is_repeated_with_its_key_while_that_lives(house: House) -> None:
+    agent = house.agent([call("refund", order="1")], "done")
+    run_id = await saved_and_gone_on(house, agent, "started.before")
+    async with house.life(agent) as life:
+        assert await rest(await resumed(life, run_id)) == "completed"
+    assert house.count("refund") == 2
+    assert len(house.keys("refund")) == 1
+
+
+async def test_b18_an_idempotent_write_whose_key_may_be_too_old_is_unknown(house: House) -> None:
+    agent = house.agent([call("refund", order="1")], "done")
+    run_id = await saved_and_gone_on(house, agent, "started.before")
+    house.clock.advance(hours=24)
+    async with house.life(agent) as life:
+        run = await resumed(life, run_id)
+        assert await rest(run) == "waiting"
+        await (await the_ask(run, "unknown_effect")).happened("paid", by="lee")
+        assert await rest(run) == "completed"
+    assert house.count("refund") == 1
+
+
+async def test_b18_an_approval_after_the_restore_is_a_persons_word(house: House) -> None:
+    agent = house.agent([call("wire", to="kim")], "done")
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert await rest(run) == "waiting"
+        saved(house)
+    restored(house)
+    async with house.life(agent) as life:
+        run = await resumed(life, run.id)
+        assert await rest(run) == "waiting"
+        await (await the_ask(run)).approve(by="lee")
+        assert await rest(run) == "completed"
+    assert house.count("wire") == 1
+
+
+@pytest.mark.parametrize("again", ["start", "resume"])
+async def test_b18_a_run_that_failed_for_now_is_parked_before_it_goes_on(house: House, again: str) -> None:
+    agent = house.agent(lambda request: error("quota") if len(house.asked()) == 1 else [LETTER], "done")
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert await rest(run) == "failed"
+        saved(house)
+        assert await rest(await life.rt.start(agent, "go", session="s", operation_id="op")) == "completed"
+    restored(house)
+    async with house.life(agent) as life:
+        failed = await life.rt.get_run(run.id)
+        assert (failed.status, failed.retryable) == ("failed", True)
+        assert not await life.rt.asks()  # as long as nobody wants it
+        if again == "start":
+            await life.rt.start(agent, "go", session="s", operation_id="op")
+        else:
+            await life.rt.resume(failed)
+        asked = len(house.asked())
+        run = await resumed(life, run.id)
+        assert await rest(run) == "waiting"
+        assert len(house.asked()) == asked + 1
+        await (await the_ask(run, "unknown_effect")).happened(by="lee")
+        assert await rest(run) == "completed"
+    assert house.count("letter") == 1
+
+
+async def test_b18_a_run_that_was_parked_when_the_backup_was_made_is_doubted_too(house: House) -> None:
+    agent = house.agent([call("mail", to="kim")], "done")
+    for _ in range(3):
+        async with house.life(agent, dies_at="started.before") as life:
+            await life.ends(life.rt.run(agent, "go", session="s", operation_id="op"))
+    async with house.life(agent) as life:
+        run = await life.rt.find_run("op")
+        assert await rest(run) == "parked"
+        saved(house)
+        assert await rest(await resumed(life, run.id)) == "completed"
+    restored(house)
+    async with house.life(agent) as life:
+        assert await rest(await resumed(life, run.id)) == "completed"
+        assert len(await (await life.rt.get_run(run.id)).asks(state=None)) == 1
+    assert house.count("mail") == 1

@@ -10,12 +10,13 @@ import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 import apsw
 import pytest
 
-from ondol import Agent, AlreadyDecided, Context, Runtime, RunWaiting, tool
+from ondol import Agent, AlreadyDecided, Clock, Context, Runtime, RunWaiting, tool
 from ondol.errors import ClaimLost, StoreBusy, StoreCorrupt, StoreError, StoreFull, StoreTooNew
 from ondol.queries import get_meta
 from ondol.stores.migrations import migrations
@@ -68,8 +69,8 @@ def agents() -> dict[str, Agent]:
 
 
 @asynccontextmanager
-async def runtime(file: Path, world: World | None = None) -> AsyncIterator[Runtime]:
-    async with Runtime(SqliteStore(file), agents=list(agents().values()), deps=world or World()) as rt:
+async def runtime(file: Path, world: World | None = None, clock: Clock | None = None) -> AsyncIterator[Runtime]:
+    async with Runtime(SqliteStore(file), agents=list(agents().values()), deps=world or World(), clock=clock) as rt:
         yield rt
 
 
@@ -634,13 +635,20 @@ async def test_a_restored_store_is_a_new_generation_in_which_nothing_goes_on_by_
 
 async def test_a_parked_run_goes_on_when_a_person_says_so(backed_up: tuple[Path, Lived], tmp_path: Path) -> None:
     folder, lived = backed_up
-    file, world = tmp_path / "restored.db", World()
-    restore(folder, file)
-    async with runtime(file, world) as rt:
+    file, world, clock = tmp_path / "restored.db", World(), ManualClock(datetime.now(UTC))
+    restore(folder, file, clock=clock)
+    clock.advance(hours=1)  # whatever was started before the restore has ended by then
+    async with runtime(file, world, clock) as rt:
         queued, waiting, running = [await rt.get_run(lived.runs[n]) for n in ("queued", "waiting", "running")]
         (ask,) = await queued.asks()
         await ask.answer("resume")
-        assert (await queued.refresh()).status in ("queued", "running", "completed")
+        assert (await queued.refresh()).status in ("queued", "running", "waiting")
+        with pytest.raises(RunWaiting):
+            await queued.result()
+        assert world.sent == [], "it may have been sent after the backup was made"
+        (unknown,) = await queued.asks()
+        assert unknown.kind == "unknown_effect"
+        await unknown.not_happened("it is not in the outbox")
         assert (await queued.result()).text == "mail is sent"
         assert world.sent == ["kim"]
 
@@ -689,8 +697,9 @@ async def test_each_restore_is_a_generation_of_its_own(backed_up: tuple[Path, Li
     await store.open(lambda: None)
     assert await store.read(get_meta, GENERATION) == "2"
     await store.close()
-    first = dict(rows(tmp_path / "first.db", "SELECT id, fence FROM runs"))
-    assert rows(tmp_path / "second.db", "SELECT id, fence - 1 FROM runs ORDER BY id") == sorted(first.items())
+    first, second = (dict(rows(tmp_path / f"{n}.db", "SELECT id, fence FROM runs")) for n in ("first", "second"))
+    assert second.keys() == first.keys()
+    assert all(second[run] > first[run] for run in first)
     assert check(tmp_path / "second.db") == []
 
 

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import apsw
 
 from ondol import journal, lifecycle, runfile, transactions, values
-from ondol.clock import SystemClock, to_micros
+from ondol.clock import Clock, SystemClock, to_micros
 from ondol.errors import FileDamaged, InvalidInput, StoreBusy, StoreCorrupt, StoreError, StoreTooNew
 from ondol.records import AskRow, RunRow, SessionRow, columns
 from ondol.secret import logger
@@ -270,7 +270,7 @@ def backup(path: PathLike, dest: PathLike) -> Path:
 # --- restore ----------------------------------------------------------------------------------------------------
 
 
-def restore(source: PathLike, path: PathLike) -> None:
+def restore(source: PathLike, path: PathLike, *, clock: Clock | None = None) -> None:
     """Make the store ``path`` out of a backup's folder. It is a new generation of that store.
 
     Nobody knows what happened after the backup was made. So all fences rise, and every unfinished run is parked until
@@ -293,7 +293,7 @@ def restore(source: PathLike, path: PathLike) -> None:
             with closing(sqlite._open_for_writing(copy)) as connection:
                 for why in _copy_blobs(connection, source / FILE, copy, damaged_ok=False):
                     log.warning("the backup %s is not complete: %s", source, why)
-                _begin_generation(connection, to_micros(SystemClock().now()))
+                _begin_generation(connection, to_micros((clock or SystemClock()).now()))
             _sync(copy)
             # The file comes last: with it the store is there. Blobs without it are not a store.
             if SqliteStore(copy).blobs.exists():
@@ -307,7 +307,10 @@ def _begin_generation(connection: apsw.Connection, at: int) -> None:
     generation = int(connection.execute(STATEMENTS["meta.get"], {"key": GENERATION}).get or 0) + 1
     connection.execute(STATEMENTS["meta.set"], {"key": GENERATION, "value": str(generation)})
     connection.execute("UPDATE runs SET fence = fence + 1")
-    states = ", ".join(f"'{state}'" for state in lifecycle.UNFINISHED)
+    # One that failed for now is left alone until somebody sends its operation again: then a person is asked first.
+    again = transactions.RETRYABLE_AFTER_RESTORE
+    connection.execute("UPDATE runs SET retryable = ? WHERE state = 'failed' AND retryable <> 0", (again,))
+    states = ", ".join(f"'{state}'" for state in (*lifecycle.UNFINISHED, "parked"))
     unfinished = _rows(connection, f"SELECT tenant, id FROM runs WHERE state IN ({states}) ORDER BY tenant, id")
     for tenant, run in list(unfinished):
         sqlite._run(connection, functools.partial(transactions.park_restored, tenant, run, at))

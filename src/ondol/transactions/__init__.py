@@ -28,6 +28,7 @@ from ondol.transactions.driving import (
     suspend,
 )
 from ondol.transactions.ending import (
+    RETRYABLE_AFTER_RESTORE,
     Cancelled,
     Ended,
     cancel,
@@ -50,6 +51,7 @@ __all__ = [
     "CONFIRMED",
     "DECISIONS",
     "REPLY_KEPT",
+    "RETRYABLE_AFTER_RESTORE",
     "STATEMENTS",
     "Absorbed",
     "Accepted",

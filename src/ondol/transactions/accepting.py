@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from ondol import events
 from ondol.errors import OperationExpired, OperationMismatch, QueueFull, RevisionConflict, SessionBusy
 from ondol.records import RunRow, SessionRow
-from ondol.transactions.ending import Cancelled, stop
+from ondol.transactions.ending import RETRYABLE_AFTER_RESTORE, Cancelled, park_restored, stop
 from ondol.transactions.pieces import (
     Blocking,
     append_entries,
@@ -196,6 +196,9 @@ def resume(tenant: str, run_id: str, at: int) -> Tx[Accepted]:
 
 def _retry(run: RunRow, at: int) -> Tx[Accepted]:
     """A retryable run goes on from its journal, at the tail of its session's queue."""
+    if run.retryable == RETRYABLE_AFTER_RESTORE:
+        parked = yield from park_restored(run.tenant, run.id, at)
+        return Accepted(parked, created=False, wake=False)
     ((place,),) = yield [("session.place", {"tenant": run.tenant, "session": run.session, "zone": None})]
     again = yield from queue_again(run, "retried", at, place=place[0], deaths=0)
     return Accepted(again, created=False, wake=True, behind=(yield from blocking(again)))

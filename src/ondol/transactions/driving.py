@@ -280,7 +280,7 @@ def ask_again(claim: Claim, user_id: str, at: int, asking: AskedAgain) -> Tx[jou
     return batch
 
 
-def started(claim: Claim, at: int, call: int, attempt: int, deadline: int) -> Tx[journal.Batch]:
+def started(claim: Claim, at: int, call: int, attempt: int, deadline: int, presumed: bool = False) -> Tx[journal.Batch]:
     """T4: its own commit right before dispatch. Refused while a cancel or any signal is there."""
     key = {"tenant": claim.tenant, "run": claim.run}
     effect = key | {"ordinal": call, "attempt": attempt, "deadline": deadline, "at": at}
@@ -288,7 +288,7 @@ def started(claim: Claim, at: int, call: int, attempt: int, deadline: int) -> Tx
     seq = held_seq(held, claim, cancel=False, unread=False)
     if not marked:
         raise ClaimLost(f"call {call} of run {claim.run} is not waiting for attempt {attempt}")
-    entry = events.EffectStarted(call=call, attempt=attempt, deadline=deadline)
+    entry = events.EffectStarted(call=call, attempt=attempt, deadline=deadline, presumed=presumed)
     append, batch = append_entries(claim.tenant, claim.run, claim.fence, seq, at, [entry])
     yield [append]
     return batch

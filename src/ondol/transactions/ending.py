@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from ondol import effects, events, ids, journal, lifecycle, values
 from ondol.errors import ClaimLost, StoreError
-from ondol.records import EffectRow, RunRow
+from ondol.records import AskRow, EffectRow, RunRow
 from ondol.transactions.pieces import (
     Claim,
     act_row,
@@ -23,7 +23,7 @@ from ondol.transactions.pieces import (
     touch,
 )
 from ondol.transactions.signals import STOPS, read_signals
-from ondol.transactions.statements import Statement, Tx
+from ondol.transactions.statements import Statement, Tx, with_conditions
 
 INTERRUPTED = 2  # a run's ``cancel`` while only an interrupt asked for it; 1 when a cancel did
 
@@ -187,10 +187,10 @@ def recover(tenant: str, run_id: str, fence: int, at: int, why: str = "") -> Tx[
     return (yield from queue_again(run, "recovered", at, deaths=deaths))
 
 
-def _park(run: RunRow, why: str, at: int) -> Tx[RunRow]:
+def _park(run: RunRow, why: str, at: int, restored: bool = False) -> Tx[RunRow]:
     """T6's twin: an operator's word is needed. Effects are left as they are, the session does not move."""
     ask = ids.ask_id(run.id, f"p{run.fence}")
-    parked = events.RunParked(why=why, ask=ask)
+    parked = events.RunParked(why=why, ask=ask, restored=restored)
     question = f"{why}. Resume it, or fail it?"
     writes: list[Statement] = [
         ask_row(run.tenant, ask, run.id, run.session, run.user_id, "parked", at, question=question),
@@ -218,10 +218,25 @@ def park_changed(claim: Claim, at: int, why: str) -> Tx[tuple[RunRow, journal.Ba
     return RunRow(*rows[0]), batch
 
 
+#: What ``retryable`` says of a failed run whose store was restored since: a person is asked before it goes on.
+RETRYABLE_AFTER_RESTORE = 2
+_RESTORED = "the store was restored from a backup, and nobody knows what this run did after that was made"
+
+
 def park_restored(tenant: str, run_id: str, at: int) -> Tx[RunRow]:
-    """After a restore from a backup nobody knows what happened since: a person settles each unfinished run."""
+    """After a restore from a backup nobody knows what happened since: a person settles each run that could go on."""
     (rows,) = yield [("run.get", {"tenant": tenant, "run": run_id})]
     run = run_row(rows, run_id)
-    if run.state not in lifecycle.UNFINISHED:
+    if run.state == "parked":
+        return (yield from _park_again(run, at))
+    if run.state not in lifecycle.UNFINISHED and not (run.state == "failed" and run.retryable):
         return run
-    return (yield from _park(run, "the store was restored from a backup while this run was unfinished", at))
+    return (yield from _park(run, _RESTORED, at, restored=True))
+
+
+def _park_again(run: RunRow, at: int) -> Tx[RunRow]:
+    """Its ask stays. What is new is that it may have gone on after the backup was made."""
+    (rows,) = yield [with_conditions("ask.list_open", {"tenant": run.tenant, "limit": 10_000}, {"run": run.id})]
+    (ask,) = [a for a in (AskRow(*r) for r in rows) if a.kind in ("parked", "definition_changed")]
+    parked = events.RunParked(why=_RESTORED, ask=ask.id, ask_kind=cast(events.AskKind, ask.kind), restored=True)
+    return (yield from touch(run, at, [parked], []))

@@ -128,7 +128,8 @@ WHERE tenant = :tenant AND id = :run
 UPDATE runs SET state = 'waiting', owner = NULL, deaths = 0 WHERE tenant = :tenant AND id = :run
 
 -- name: run.park
-UPDATE runs SET state = 'parked', owner = NULL, deaths = 0, error = :error WHERE tenant = :tenant AND id = :run
+UPDATE runs SET state = 'parked', owner = NULL, deaths = 0, error = :error, retryable = 0, ended_at = NULL
+WHERE tenant = :tenant AND id = :run
 
 -- name: run.complete
 UPDATE runs SET state = 'completed', owner = NULL, reply = :reply, reply_sum = :reply_sum, base = :base,
