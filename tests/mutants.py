@@ -635,6 +635,20 @@ MUTANTS = (
         "if True",
         ("tests/promise/test_logs.py",),
     ),
+    Mutant(
+        "steer: nothing joins a run that was asked to stop",
+        "transactions/driving.py",
+        "held_seq(held, claim, cancel=not steers, unread=unread)",
+        "held_seq(held, claim, unread=unread)",
+        ("tests/promise/test_steer.py",),
+    ),
+    Mutant(
+        "replay: a recorded success that a tool of steps reused serves no other call",
+        "journal.py",
+        "(*state.effects, planned), pool=_without(state.pool, entry.reuses))\n        case events.EffectPlanned():",
+        "(*state.effects, planned))\n        case events.EffectPlanned():",
+        ("tests/promise/test_replay.py", "tests/promise/test_fork.py"),
+    ),
 )
 
 

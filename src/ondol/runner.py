@@ -416,7 +416,7 @@ class Drive:
                 transactions.note_down, self.claim, self.now(), entries, message=note, definition=definition,
                 steers=joining, unread=False,
             )  # fmt: skip
-        except SignalsUnread:
+        except (CancelRequested, SignalsUnread):
             self.steered = self.steered or bool(steers)
             self.signal()
             return

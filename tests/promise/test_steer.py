@@ -340,6 +340,30 @@ async def test_one_that_is_cancelled_as_it_joins_is_cancelled_or_joined(house: H
             assert (await life.rt.context(host.id, step)).matches
 
 
+@pytest.mark.parametrize("how", ["cancel", "interrupt"])
+async def test_it_does_not_join_a_host_that_was_asked_to_stop_meanwhile(house: House, how: str) -> None:
+    agent, place, joins = agent_of(house, [LETTER]), barrier(), barrier()
+    house.answers(MORE, "on its own")
+    plan = FaultPlan().at("letter.before", fault=place).at("note_down.before", nth=2, fault=joins)
+    async with house.life(agent, plan=plan) as life:
+        host = await go(life, agent)
+        await place.reached.wait()
+        joining = await steer(life, agent)
+        place.go_on.set()
+        await joins.reached.wait()
+        if how == "cancel":
+            await host.cancel(by="kim")
+        else:
+            await go(life, agent, "next", HELLO, if_busy="interrupt")
+        async for event in host.events():
+            if event.type == "run.cancelling":  # its holder has read it
+                break
+        joins.go_on.set()
+        assert await rest(host) == "cancelled"
+        assert (await joining.result()).text == "on its own"
+        assert (joining.status, joining.host) == ("completed", None)
+
+
 async def test_after_it_has_joined_a_cancel_of_it_changes_nothing(house: House) -> None:
     agent, place, again = agent_of(house, [LETTER]), barrier(), barrier()
     plan = FaultPlan().at("letter.before", fault=place).at("model.before", nth=2, fault=again)

@@ -118,14 +118,15 @@ def note_down(
 
     ``message`` is a note's ordinal and body, ``definition`` the digest and body of an agent that changed meanwhile,
     ``used`` what the run has used with the failed attempt. ``steers`` join the run, each as its message of that
-    ordinal; if one of them does not wait any more, nothing is written. ``unread`` tolerates unread signals.
+    ordinal; if one of them does not wait any more, or a cancel is requested, nothing is written. ``unread`` tolerates
+    unread signals.
     """
     holding = hold(claim, len(entries), at)
     if used is not None:
         holding = hold(claim, len(entries), at, "run.hold_spent", **_spent(used))
     of_steer = {"tenant": claim.tenant, "host": claim.run, "at": at}
     held, *joined = yield [holding, *(("run.join", of_steer | {"run": s.run}) for s, _ in steers)]
-    seq = held_seq(held, claim, unread=unread)
+    seq = held_seq(held, claim, cancel=not steers, unread=unread)  # nothing joins what was asked to stop
     append, batch = append_entries(claim.tenant, claim.run, claim.fence, seq, at, entries)
     writes = [append]
     for (steer, ordinal), moved in zip(steers, joined, strict=True):
