@@ -293,8 +293,8 @@ MUTANTS = (
     Mutant(
         "steer: a context of its own does not pass by it either",
         "transactions/driving.py",
-        "    seq = held_seq(held, claim, unread=unread)\n",
-        "    seq = held_seq(held, claim)\n",
+        "held_seq(held, claim, cancel=not steers, unread=unread)",
+        "held_seq(held, claim, cancel=not steers)",
         ("tests/promise/test_steer.py",),
     ),
     Mutant(
