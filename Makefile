@@ -23,7 +23,7 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses=auto --dist=worksteal
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/bench.py
