@@ -1,0 +1,240 @@
+"""Does a value fit a JSON schema, and which value did somebody type?
+
+As much of JSON Schema (draft 2020-12) as pydantic writes for Python types: a person's answer is checked at once, also
+in a process that does not have the type. Validators of one's own are part of no schema: they run where the answer is
+used.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any, TypeAlias
+
+from ondol.errors import InvalidInput
+
+Schema: TypeAlias = Mapping[str, Any]
+_Problem: TypeAlias = tuple[str, str]  # where, as in "items.0.name", and why
+
+_YES, _NO = ("true", "yes", "y"), ("false", "no", "n")
+_SHOWN = 60  # characters of a value in a message
+
+
+def problem(value: Any, schema: Schema) -> str | None:
+    """Why the value (of JSON's own types) does not fit, for the one who gave it; None if it does."""
+    for where, why in _problems(value, schema, schema, ""):
+        return f"{where}: {why}" if where else why
+    return None
+
+
+def typed(text: str, schema: Schema) -> Any:
+    """The value that somebody typed: JSON where that fits, else the text itself, or yes and no for true and false.
+
+    Raises:
+        InvalidInput: it is no value of the schema; the message says why.
+    """
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = text
+    if (why := problem(value, schema)) is None:
+        return value
+    if problem(text, schema) is None:
+        return text
+    word = text.strip().lower()
+    if word in (*_YES, *_NO) and problem(word in _YES, schema) is None:
+        return word in _YES
+    raise InvalidInput(why)
+
+
+def described(schema: Schema) -> str:
+    """What is asked for, in a few words."""
+    return _described(schema, schema)
+
+
+_NAMES = {
+    "string": "a text", "integer": "a whole number", "number": "a number", "boolean": "true or false",
+    "array": "a list", "object": "an object", "null": "null",
+}  # fmt: skip
+
+
+def _described(schema: Any, root: Schema) -> str:
+    match _resolved(schema, root):
+        case {"const": only}:
+            return _shown(only)
+        case {"enum": list(choices)}:
+            return "one of " + ", ".join(map(_shown, choices))
+        case {"anyOf": list(choices)} | {"oneOf": list(choices)}:
+            return " or ".join(dict.fromkeys(_described(c, root) for c in choices))
+        case {"type": "string", "format": str(name)} if name in _FORMATS:
+            return f"a {name}"
+        case {"type": str(kind)}:
+            return _NAMES.get(kind, kind)
+        case _:
+            return "any value"
+
+
+def _resolved(schema: Any, root: Schema) -> Any:
+    while isinstance(schema, Mapping) and "$ref" in schema:
+        schema = root.get("$defs", {}).get(schema["$ref"].rpartition("/")[2], True)
+    return schema
+
+
+def _problems(value: Any, schema: Any, root: Schema, where: str) -> Iterator[_Problem]:
+    schema = _resolved(schema, root)
+    if not isinstance(schema, Mapping):  # true: anything; false: nothing
+        if schema is False:
+            yield where, "is not expected"
+        return
+    for choices in filter(None, (schema.get("anyOf"), schema.get("oneOf"))):
+        yield from _none_of(value, choices, root, where)
+    for part in schema.get("allOf", ()):
+        yield from _problems(value, part, root, where)
+    allowed = [schema["const"]] if "const" in schema else schema.get("enum")
+    if allowed is not None and not any(type(value) is type(v) and value == v for v in allowed):
+        yield where, f"must be {_described(schema, root)}, not {_shown(value)}"
+        return
+    kind = schema.get("type")
+    if kind in _KINDS and not _KINDS[kind](value):
+        yield where, f"must be {_described(schema, root)}, not {_shown(value)}"
+        return
+    match value:
+        case str():
+            yield from ((where, why) for why in _text(value, schema))
+        case bool():
+            pass
+        case int() | float():
+            yield from ((where, why) for why in _number(value, schema))
+        case list():
+            yield from _items(value, schema, root, where)
+        case dict():
+            yield from _properties(value, schema, root, where)
+
+
+_KINDS: Mapping[str, Callable[[Any], bool]] = {
+    "string": lambda v: isinstance(v, str),
+    "integer": lambda v: isinstance(v, int) and not isinstance(v, bool),
+    "number": lambda v: isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v),
+    "boolean": lambda v: isinstance(v, bool),
+    "array": lambda v: isinstance(v, list),
+    "object": lambda v: isinstance(v, dict),
+    "null": lambda v: v is None,
+}
+
+
+def _none_of(value: Any, choices: list[Any], root: Schema, where: str) -> Iterator[_Problem]:
+    """Where the value is nearly one of the choices, what is wrong with it as that."""
+    firsts = [next(_problems(value, c, root, where), None) for c in choices]
+    if None not in firsts:
+        inside = [p for p in firsts if p is not None and p[0] != where]
+        what = " or ".join(dict.fromkeys(_described(c, root) for c in choices))
+        yield inside[0] if len(inside) == 1 else (where, f"must be {what}, not {_shown(value)}")
+
+
+def _text(value: str, schema: Schema) -> Iterator[str]:
+    if len(value) < schema.get("minLength", 0):
+        yield f"needs at least {schema['minLength']} characters"
+    if len(value) > schema.get("maxLength", math.inf):
+        yield f"may have at most {schema['maxLength']} characters"
+    if "pattern" in schema and not _matches(schema["pattern"], value):
+        yield f"must match {schema['pattern']}, and {_shown(value)} does not"
+    name = schema.get("format", "")
+    if name in _FORMATS and not _is_one(value, name):
+        yield f"must be a {name}, as in {_FORMATS[name][1]}, not {_shown(value)}"
+
+
+def _matches(pattern: str, value: str) -> bool:
+    try:
+        return re.search(pattern, value) is not None
+    except re.error:  # of another kind than Python's: it is checked where the answer is used
+        return True
+
+
+def _is_one(value: str, name: str) -> bool:
+    from pydantic import TypeAdapter, ValidationError  # slow to import
+
+    try:
+        TypeAdapter(_FORMATS[name][0]).validate_json(json.dumps(value), strict=True)
+    except ValidationError:
+        return False
+    return True
+
+
+#: What a text stands for, and an example.
+_FORMATS: Mapping[str, tuple[Any, str]] = {
+    "date": (date, "2026-03-01"),
+    "date-time": (datetime, "2026-03-01T09:00:00+09:00"),
+    "time": (time, "09:00:00"),
+    "duration": (timedelta, "PT1H30M"),
+    "uuid": (uuid.UUID, "00000000-0000-4000-8000-000000000000"),
+    "decimal": (Decimal, "0.10"),
+}
+
+
+def schema_of(adapter: Any) -> dict[str, Any]:
+    """The JSON schema of a pydantic ``TypeAdapter``, where decimals in texts can be told from other texts.
+
+    Raises:
+        InvalidInput: the type has no JSON schema.
+    """
+    from pydantic import PydanticUserError
+    from pydantic.json_schema import GenerateJsonSchema
+
+    class Generator(GenerateJsonSchema):
+        def decimal_schema(self, schema: Any) -> dict[str, Any]:
+            number = super().decimal_schema(schema)
+            return {"anyOf": [c | {"format": "decimal"} if c.get("type") == "string" else c for c in number["anyOf"]]}
+
+    try:
+        made: dict[str, Any] = adapter.json_schema(schema_generator=Generator)
+    except PydanticUserError as error:
+        raise InvalidInput(f"there is no JSON schema of it: {error}") from error
+    return made
+
+
+def _number(value: float, schema: Schema) -> Iterator[str]:
+    if value < schema.get("minimum", -math.inf):
+        yield f"must be at least {schema['minimum']}, not {value}"
+    if value > schema.get("maximum", math.inf):
+        yield f"must be at most {schema['maximum']}, not {value}"
+    if value <= schema.get("exclusiveMinimum", -math.inf):
+        yield f"must be more than {schema['exclusiveMinimum']}, not {value}"
+    if value >= schema.get("exclusiveMaximum", math.inf):
+        yield f"must be less than {schema['exclusiveMaximum']}, not {value}"
+    if "multipleOf" in schema and not math.isclose(value, round(value / schema["multipleOf"]) * schema["multipleOf"]):
+        yield f"must be a multiple of {schema['multipleOf']}, not {value}"
+
+
+def _items(value: list[Any], schema: Schema, root: Schema, where: str) -> Iterator[_Problem]:
+    if len(value) < schema.get("minItems", 0):
+        yield where, f"needs at least {schema['minItems']} items"
+    if len(value) > schema.get("maxItems", math.inf):
+        yield where, f"may have at most {schema['maxItems']} items"
+    if schema.get("uniqueItems") and len({json.dumps(v, sort_keys=True) for v in value}) < len(value):
+        yield where, "has an item twice"
+    first = schema.get("prefixItems", [])
+    for n, item in enumerate(value):
+        yield from _problems(item, first[n] if n < len(first) else schema.get("items", True), root, _in(where, n))
+
+
+def _properties(value: dict[str, Any], schema: Schema, root: Schema, where: str) -> Iterator[_Problem]:
+    known = schema.get("properties", {})
+    for name in schema.get("required", ()):
+        if name not in value:
+            yield _in(where, name), "is missing"
+    for name, item in value.items():
+        yield from _problems(item, known.get(name, schema.get("additionalProperties", True)), root, _in(where, name))
+
+
+def _in(where: str, name: object) -> str:
+    return f"{where}.{name}" if where else str(name)
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
