@@ -21,6 +21,7 @@ from ondol.clock import from_micros, to_micros
 from ondol.errors import CancelRequested, ClaimLost, InvalidInput, SignalsUnread, StoreError
 from ondol.logs import about
 from ondol.messages import Blob, Message, ToolCall, ToolResponse
+from ondol.questions import AnswerType, Question
 from ondol.secret import logger, redact
 from ondol.tools import Cancelled, CannotTell, Context, Happened, NotHappened, SessionState, Steps, Tool
 from ondol.toolsets import Toolset
@@ -445,6 +446,24 @@ class Calls:
             drive.record(batch)
             await drive.caught_up()
             return drive.state.effects[number]
+
+    async def ask(
+        self, parent: effects.Effect, place: int, question: Question, answer: AnswerType, words: str, digest: str
+    ) -> None:
+        """T3 of one question that a tool of steps asks."""
+        drive, now = self.drive, self.drive.clock.now()
+        ask = ids.ask_id(self.row.id, f"{parent.ordinal}q{place}")
+        default = None if question.default is ... else values.encode(answer.written(question.default))
+        asking = transactions.Questioning(
+            entry=events.AskOpened(ask=ask, ask_kind="question", call=parent.ordinal, place=place, hash=digest),
+            question=words,
+            schema=values.dumps(answer.schema),
+            default=None if question.default is ... else values.dumps(default),
+            expires_at=None if question.expires is None else to_micros(now + question.expires),
+        )
+        batch = await drive.write(transactions.open_question, drive.claim, self.row.user_id, drive.now(), asking)
+        drive.record(batch)
+        await drive.caught_up()
 
     def context(
         self, tool: Tool[..., Any] | Toolset, call: int, attempt: int = 0, *, steps: Steps | None = None,

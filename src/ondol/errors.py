@@ -54,7 +54,7 @@ ModelErrorKind = Literal[
 
 #: What stands in the stored error of a run that failed, was cancelled or is parked.
 EndCode: TypeAlias = Literal[
-    "cancelled", "conflict", "definition_changed", "interrupted", "parked", "unknown_effect",
+    "cancelled", "expired", "conflict", "definition_changed", "interrupted", "parked", "unknown_effect",
     "limit_cost", "limit_steps", "limit_tokens", "limit_tool_time", "limit_wall",
     "model_rate_limited", "model_quota", "model_overloaded", "model_unavailable", "model_server",
     "model_context_overflow", "model_auth", "model_rejected", "model_content_filter", "model_timeout",
@@ -97,6 +97,7 @@ CODES: Mapping[str, str] = {
     "run_expired": "Start a new operation, and answer its question in time.",
     "run_waiting": "Decide what is asked: 'ondol asks' lists it with the commands.",
     "cancelled": "Nothing, if that was meant. Else start a new operation: its next turn is told what was done.",
+    "expired": "Start a new operation, and answer its question in time.",
     "conflict": "Look at what was changed by hand, then start a new operation.",
     "definition_changed": "Start the program with code that fits, then 'ondol asks answer ID resume', or 'fail'.",
     "interrupted": "Nothing: the message that took its place is told what was done, and is answered.",

@@ -16,7 +16,7 @@ from ondol.errors import EndCode
 
 EffectClass: TypeAlias = Literal["read", "idempotent", "once", "steps"]
 OriginEffects: TypeAlias = Literal["free", "guard", "reuse", "stub", "run"]
-AskKind: TypeAlias = Literal["approval", "unknown_effect", "parked", "definition_changed"]
+AskKind: TypeAlias = Literal["approval", "question", "unknown_effect", "parked", "definition_changed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +137,15 @@ class RunCancelled:
     door: str = ""
     reason: str = ""
     interrupted_by: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunExpired:
+    """The question ``ask`` was not answered in time, and there is nothing to go on with."""
+
+    kind: ClassVar[str] = "run.expired"
+    ask: str
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,18 +345,24 @@ class EffectExpired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskOpened:
-    """``definition`` is there where an approval is asked for again, since the tool is another one now."""
+    """``definition`` is there where an approval is asked for again, since the tool is another one now.
+
+    A question is asked by the tool of steps ``call``, at this ``place`` among all that it recorded; ``hash`` is that of
+    its words and its schema.
+    """
 
     kind: ClassVar[str] = "ask.opened"
     ask: str
     ask_kind: AskKind
     call: int | None = None
     definition: str = ""
+    place: int | None = None
+    hash: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskDecided:
-    """``arguments`` is there only where the person replaced them."""
+    """``arguments`` is there only where the person replaced them, ``value`` is the answer to a question."""
 
     kind: ClassVar[str] = "ask.decided"
     ask: str
@@ -356,20 +371,25 @@ class AskDecided:
     door: str
     call: int | None = None
     arguments: dict[str, Any] | None = None
+    value: Any = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskExpired:
+    """``value`` is what a question is answered with by default; ``unanswered``: it has no default, so its run ends."""
+
     kind: ClassVar[str] = "ask.expired"
     ask: str
+    value: Any = None
+    unanswered: bool = False
 
 
 Entry: TypeAlias = (
     RunAccepted | RunOrigin | RunReplayed | RunQueued | RunStarted | RunResumed | RunWaiting | RunCancelling
-    | RunCompleted | RunFailed | RunCancelled | RunParked | RunJoined | SessionCommitted | StepStarted | StepCompleted
-    | StepFailed | ContextBuilt | ModelStarted | ModelCompleted | EffectPlanned | EffectStarted | EffectSucceeded
-    | EffectFailed | EffectUnknown | EffectResolved | EffectAbandoned | EffectExpired | AskOpened | AskDecided
-    | AskExpired
+    | RunCompleted | RunFailed | RunCancelled | RunExpired | RunParked | RunJoined | SessionCommitted | StepStarted
+    | StepCompleted | StepFailed | ContextBuilt | ModelStarted | ModelCompleted | EffectPlanned | EffectStarted
+    | EffectSucceeded | EffectFailed | EffectUnknown | EffectResolved | EffectAbandoned | EffectExpired | AskOpened
+    | AskDecided | AskExpired
 )  # fmt: skip
 
 KINDS: dict[str, type[Entry]] = {cls.kind: cls for cls in Entry.__args__}

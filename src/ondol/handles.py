@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ondol import clock, context, events, ids, journal, lifecycle, messages, usage, values
+from ondol import clock, context, events, ids, journal, lifecycle, messages, schemas, usage, values
 from ondol.errors import InvalidInput, NotFound, RunCancelled, RunExpired, RunFailed, RunWaiting
 from ondol.events import Event
 from ondol.messages import Message
@@ -238,7 +238,7 @@ class Run:
                 message = f"run {row.id} was {how}: 'ondol runs show {row.id}' lists what it had done"
                 raise RunCancelled(message, run=row.id, error=error)
             case "expired":
-                message = f"run {row.id} expired: a question was not answered in time"
+                message = f"run {row.id} expired ({why}): start a new operation, and answer in time"
                 raise RunExpired(message, run=row.id, error=error)
             case _:
                 again = f"send operation {self.operation_id!r} again to go on" if row.retryable else "it will not go on"
@@ -290,7 +290,11 @@ class Lineage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """A question to a person, decided once. ``state``: ``open`` ``decided`` ``expired`` ``closed``."""
+    """A question to a person, decided once. ``state``: ``open`` ``decided`` ``expired`` ``closed``.
+
+    A free question (``kind`` ``question``) has the JSON ``schema`` of its answer, and may have a ``default`` for when
+    it expires; ``value`` is its answer, once there is one.
+    """
 
     id: str
     kind: str
@@ -309,6 +313,10 @@ class Ask:
     decided_by: str | None
     decided_at: datetime | None
     door: str | None
+    schema: dict[str, Any] | None
+    default: Any
+    has_default: bool
+    value: Any
     _rt: Runtime = field(repr=False, compare=False)
     _tenant: str = field(repr=False)
 
@@ -356,9 +364,17 @@ class Ask:
         """Nobody will find out: the run ends ``failed(unknown_effect)``."""
         return await self._rt.decide(self, Decision(kind="give_up", reason=reason), by=by)
 
-    async def answer(self, value: str, *, by: str | None = None, reason: str = "") -> Ask:
-        """Answer a parked run: ``"resume"`` or ``"fail"``."""
-        return await self._rt.decide(self, Decision(kind=value, reason=reason), by=by)
+    async def answer(self, value: Any, *, by: str | None = None, reason: str = "") -> Ask:
+        """Answer a question with a value that fits its schema; a parked run with ``"resume"`` or ``"fail"``.
+
+        Raises:
+            InvalidInput: it does not fit. The message says why, and nothing was decided.
+        """
+        if self.kind == "question":
+            decision = Decision(kind="answer", value=values.encode(schemas.in_json(value)), reason=reason)
+        else:
+            decision = Decision(kind=value, reason=reason)
+        return await self._rt.decide(self, decision, by=by)
 
 
 def encode_given(what: str, given: Any, encode: Callable[[Any, list[str]], Any] = values.encode) -> Any:
@@ -371,13 +387,19 @@ def encode_given(what: str, given: Any, encode: Callable[[Any, list[str]], Any] 
 
 
 def ask_of(runtime: Runtime, row: AskRow) -> Ask:
-    decision = row.checked_decision()
+    stored = row.checked_decision()
+    decision = None if stored is None else Decision.loads(stored)
+    by_default = row.checked_default()
+    default = None if by_default is None else values.decode(values.loads(by_default))
+    value = default if row.state == "expired" else None if decision is None else values.decode(decision.value)
     return Ask(
         id=row.id, kind=row.kind, state=row.state, question=row.question, run=row.run, session=row.session,
         user=row.user_id or None, tool=row.tool, arguments=values.decode(values.loads(row.arguments)),
         arguments_hash=row.hash, effect=row.effect, opened_at=clock.from_micros(row.opened_at),
-        expires_at=_when(row.expires_at), decision=Decision.loads(decision).kind if decision else None,
-        decided_by=row.decided_by, decided_at=_when(row.decided_at), door=row.door, _rt=runtime, _tenant=row.tenant,
+        expires_at=_when(row.expires_at), decision=None if decision is None else decision.kind,
+        decided_by=row.decided_by, decided_at=_when(row.decided_at), door=row.door,
+        schema=None if row.schema is None else values.loads(row.schema), default=default,
+        has_default=by_default is not None, value=value, _rt=runtime, _tenant=row.tenant,
     )  # fmt: skip
 
 

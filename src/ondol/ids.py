@@ -70,7 +70,8 @@ def effect_place(effect: str) -> tuple[RunId, int]:
 
 
 def ask_id(run: str, subject: str) -> AskId:
-    """The subject says what is asked about: a call's ordinal, ``<call>u<attempt>`` for an unknown outcome, ``p<n>``."""
+    """The subject says what is asked about: a call's ordinal, ``<call>u<attempt>`` for an unknown outcome, ``p<n>``,
+    ``<call>q<place>`` for the question of a tool of steps."""
     return AskId(f"a_{run[2:]}_{subject}")
 
 

@@ -54,6 +54,17 @@ class Recorded(NamedTuple):
     hash: str
 
 
+class Question(NamedTuple):
+    """What a tool of steps asked a person, as the journal tells it. ``value`` is the answer, encoded."""
+
+    ask: str
+    call: int
+    place: int
+    hash: str
+    has_outcome: bool = False
+    value: Any = None
+
+
 class State(NamedTuple):
     """Where a run stands. ``step`` counts recorded model answers; ``answered`` is the ordinal of a final answer."""
 
@@ -73,6 +84,8 @@ class State(NamedTuple):
     last_answer: int = 0
     effects: tuple[Effect, ...] = ()
     asks: Mapping[str, events.AskKind] = MappingProxyType({})  # the open ones
+    questions: tuple[Question, ...] = ()  # of tools of steps, also those that were answered
+    expired: str | None = None  # the ask of a question that nobody answered in time, and that has no default
     patches: Mapping[int, Mapping[str, Any]] = MappingProxyType({})  # session state, by call
     cancel: events.RunCancelling | None = None
     gave_up: int | None = None  # the call whose unknown outcome a person gave up on
@@ -123,9 +136,11 @@ class State(NamedTuple):
         """The call of the model that this one is part of."""
         return effect if effect.parent is None else self.effects[self.path(effect)[0]]
 
-    def steps(self, call: int) -> tuple[Effect, ...]:
-        """What a tool of steps recorded, in order: it was done, or is about to be, at that place."""
-        return tuple(e for e in self.effects if e.parent == call)
+    def steps(self, call: int) -> tuple[Effect | Question, ...]:
+        """What a tool of steps recorded, in order: each was done, or is about to be, at its place."""
+        calls = [e for e in self.effects if e.parent == call]
+        asked = [q for q in self.questions if q.call == call]
+        return tuple(sorted([*calls, *asked], key=lambda step: step.place or 0)) if asked else tuple(calls)
 
     def patch(self, before: Effect | None = None) -> dict[str, Any]:
         """Changes to the session's state, folded in call order; a tool of steps comes after the calls that it made.
@@ -250,6 +265,8 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
             return state._replace(status="completed")
         case events.RunFailed():
             return _ended(state)._replace(status="failed", waited=True)
+        case events.RunExpired():
+            return _ended(state)._replace(status="expired")
         case events.RunCancelled():
             return _ended(state)._replace(status="cancelled")
         case events.EffectFailed(call=call):
@@ -267,11 +284,15 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
         case events.AskOpened(ask=ask, ask_kind=kind, call=call, definition=definition):
             if definition and call is not None:
                 state = _set(state, call, state="asked", ask=ask, vetted=definition)
+            if entry.place is not None and call is not None:
+                question = Question(ask, call, entry.place, entry.hash)
+                state = state._replace(questions=(*state.questions, question))
             return state._replace(asks={**state.asks, ask: kind})
         case events.AskDecided(ask=ask):
             return _decided(_closed(state, ask), entry)
-        case events.AskExpired(ask=ask):
-            return _closed(state, ask)
+        case events.AskExpired(ask=ask, value=value, unanswered=unanswered):
+            state = _closed(state, ask)
+            return state._replace(expired=ask) if unanswered else _answered(state, ask, value)
         case _:
             assert_never(entry)
 
@@ -346,10 +367,18 @@ def _may_be_lost(effect: Effect) -> bool:
     return effect.is_write and not effect.has_outcome and effect.state in ("planned", "asked", "approved")
 
 
+def _answered(state: State, ask: str, value: Any) -> State:
+    """Nothing changes for what is no question."""
+    answered = (q._replace(has_outcome=True, value=value) if q.ask == ask else q for q in state.questions)
+    return state._replace(questions=tuple(answered))
+
+
 def _decided(state: State, entry: events.AskDecided) -> State:
     if entry.call is None:
         return state
     match entry.decision:
+        case "answer":
+            return _answered(state, entry.ask, entry.value)
         case "approve":
             changes = {} if entry.arguments is None else {"arguments": entry.arguments}  # an earlier replacement stays
             return _set(state, entry.call, state="approved", doubted=False, **changes)  # it is a person's word

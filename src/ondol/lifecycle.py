@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 
 from ondol import effects
 from ondol.errors import EndCode, ModelErrorKind, model_code
-from ondol.journal import State
+from ondol.journal import Question, State
 from ondol.limits import Bounds, reached
 
 #: These runs hold up the ones behind them in their session's queue.
@@ -81,7 +81,7 @@ class Commit:
 class End:
     """End the run without a commit (T9)."""
 
-    status: Literal["failed", "cancelled"]
+    status: Literal["failed", "cancelled", "expired"]
     code: EndCode = "cancelled"
     message: str = ""
     retryable: bool = False
@@ -112,6 +112,8 @@ def next_action(
     if state.gave_up is not None:
         tool = state.effects[state.gave_up].tool
         return Wait() if busy else End("failed", "unknown_effect", f"whether {tool!r} happened is unknown, given up")
+    if state.expired is not None:
+        return Wait() if busy else End("expired")
     if state.open_effects:
         return _advance(state, tools, busy, now, park_missing, changed)
     if state.answered is not None:
@@ -185,6 +187,7 @@ def _waits(state: State, call: int, unknown: bool, *, any_step: bool) -> bool:
     """A tool of steps cannot go on: the step that it is at is held (or, with ``any_step``, has no outcome)."""
     return any(
         any_step
+        or isinstance(step, Question)
         or effects.is_held(step, sibling_unknown=unknown)
         or (step.effect == "steps" and _waits(state, step.ordinal, unknown, any_step=any_step))
         for step in state.steps(call)
@@ -194,7 +197,7 @@ def _waits(state: State, call: int, unknown: bool, *, any_step: bool) -> bool:
 
 def is_ending(state: State) -> bool:
     """It was decided that the run ends: nothing new begins in it."""
-    return state.cancel is not None or state.gave_up is not None
+    return state.cancel is not None or state.gave_up is not None or state.expired is not None
 
 
 #: Provider trouble that asking again may cure.

@@ -149,16 +149,29 @@ class AskRow(NamedTuple):
     decided_at: int | None
     expires_at: int | None
     decision_sum: int | None
+    schema: str | None
+    default_answer: str | None
+    default_sum: int | None
 
     @staticmethod
     def what_was_decided(ask: str) -> str:
         return f"the decision of ask {ask}"
+
+    @staticmethod
+    def what_is_by_default(ask: str) -> str:
+        return f"the default answer of ask {ask}"
 
     def checked_decision(self) -> str | None:
         """Raises StoreCorrupt if it is not what was written."""
         if self.decision is not None:
             journal.check_content(self.what_was_decided(self.id), self.decision, self.decision_sum)
         return self.decision
+
+    def checked_default(self) -> str | None:
+        """Raises StoreCorrupt if it is not what was written."""
+        if self.default_answer is not None:
+            journal.check_content(self.what_is_by_default(self.id), self.default_answer, self.default_sum)
+        return self.default_answer
 
 
 def columns(row: type[Any], prefix: str = "") -> str:

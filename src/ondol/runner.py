@@ -723,13 +723,16 @@ class Drive:
         return True
 
     async def _end(self, action: lifecycle.End) -> None:
-        last: events.RunFailed | events.RunCancelled
-        if action.status == "cancelled":
-            cancel = self.state.cancel
-            assert cancel is not None
-            last = events.RunCancelled(**dataclasses.asdict(cancel))
-        else:
-            last = events.RunFailed(code=action.code, message=action.message, retryable=action.retryable)
+        last: transactions.End
+        match action.status:
+            case "cancelled":
+                assert self.state.cancel is not None
+                last = events.RunCancelled(**dataclasses.asdict(self.state.cancel))
+            case "expired":
+                assert self.state.expired is not None
+                last = transactions.expired(self.state.expired)
+            case "failed":
+                last = events.RunFailed(code=action.code, message=action.message, retryable=action.retryable)
         self.ended = await self.write(transactions.end, self.claim, self.now(), last)
         self.record(self.ended.batch)
 

@@ -16,6 +16,7 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, TypeAlias
 
+from ondol import values
 from ondol.errors import InvalidInput
 
 Schema: TypeAlias = Mapping[str, Any]
@@ -55,6 +56,23 @@ def typed(text: str, schema: Schema) -> Any:
 def described(schema: Schema) -> str:
     """What is asked for, in a few words."""
     return _described(schema, schema)
+
+
+_FEW = 5  # choices that are worth a line each
+
+
+def choices(schema: Schema) -> list[str]:
+    """All answers, as somebody would type them, where there are only a few; else nothing."""
+    match _resolved(schema, schema):
+        case {"const": only}:
+            values = [only]
+        case {"enum": list(values)} if len(values) <= _FEW:
+            pass
+        case {"type": "boolean"}:
+            values = [True, False]
+        case _:
+            return []
+    return [v if isinstance(v, str) and typed(v, schema) == v else json.dumps(v) for v in values]
 
 
 _NAMES = {
@@ -99,7 +117,7 @@ def _problems(value: Any, schema: Any, root: Schema, where: str) -> Iterator[_Pr
     if allowed is not None and not any(type(value) is type(v) and value == v for v in allowed):
         yield where, f"must be {_described(schema, root)}, not {_shown(value)}"
         return
-    kind = schema.get("type")
+    kind: str = schema.get("type", "")
     if kind in _KINDS and not _KINDS[kind](value):
         yield where, f"must be {_described(schema, root)}, not {_shown(value)}"
         return
@@ -174,6 +192,26 @@ _FORMATS: Mapping[str, tuple[Any, str]] = {
     "uuid": (uuid.UUID, "00000000-0000-4000-8000-000000000000"),
     "decimal": (Decimal, "0.10"),
 }
+
+
+def in_json(value: Any) -> Any:
+    """A Python value in JSON's own types, as pydantic writes it. Raises InvalidInput for what has no JSON form."""
+    from pydantic_core import to_jsonable_python
+
+    try:
+        return to_jsonable_python(value)
+    except ValueError as error:
+        raise InvalidInput(f"there is no JSON form of it: {values.valid(str(error))}") from error
+
+
+def mismatch(error: BaseException, whole: str) -> str:
+    """What pydantic, or a validator that it called, found wrong; ``whole`` names what has no place inside."""
+    from pydantic import ValidationError
+
+    if not isinstance(error, ValidationError):
+        return values.error_text(error)
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    return "; ".join(f"{'.'.join(str(place) for place in e['loc']) or whole}: {e['msg']}" for e in found)
 
 
 def schema_of(adapter: Any) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """How does the body of a tool of steps get from one recorded step to the next?
 
 The body has no effects of its own, so it is entered from its top as often as needed: after a restart, and after a
-person's answer. Each ``ctx.call`` stops it. What is recorded at that place is handed back; what is not is done first,
-and recorded. Where a person has to be waited for, the body is unwound, and nothing of it stays in memory.
+person's answer. Each ``ctx.call`` and ``ctx.ask`` stops it. What is recorded at that place is handed back; what is not
+is done first, and recorded. Where a person has to be waited for, the body is unwound, and nothing of it stays in
+memory.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ondol import effects, lifecycle, messages, values
+from ondol import effects, journal, lifecycle, messages, values
 from ondol.attempts import AttemptEnd, Raised, Stopped, TimedOut, awaited
 from ondol.cancellation import CancelToken, InFlight
 from ondol.clock import Clock
 from ondol.effects import Effect
 from ondol.errors import CallFailed, InvalidInput, Suspended
+from ondol.questions import AnswerType, Question
 from ondol.secret import logger, redact
 from ondol.tools import Context, StepCall, Tool, as_sent
 
@@ -27,11 +29,13 @@ if TYPE_CHECKING:
 
 log = logger("ondol.runner")
 
+Wanted: TypeAlias = StepCall | Question
+
 _UNWIND = timedelta(seconds=2)  # for a body to end after it was told to
 
 _ONE_BY_ONE = (
-    "a tool of steps makes its calls one after the other, in its own task: no gather, no task and no time-out "
-    "around ctx.call, so that they come in the same order again"
+    "a tool of steps does one thing after the other, in its own task: no gather, no task and no time-out around "
+    "ctx.call and ctx.ask, so that they come in the same order again"
 )
 
 
@@ -40,7 +44,7 @@ class Body:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._said: asyncio.Future[StepCall | AttemptEnd] = asyncio.get_running_loop().create_future()
+        self._said: asyncio.Future[Wanted | AttemptEnd] = asyncio.get_running_loop().create_future()
         self._answer: asyncio.Future[Any] | None = None  # what it waits for
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False  # nobody listens any more
@@ -52,12 +56,12 @@ class Body:
 
         self._task = asyncio.create_task(run())
 
-    def _say(self, said: StepCall | AttemptEnd) -> None:
+    def _say(self, said: Wanted | AttemptEnd) -> None:
         if not self._said.done():
             self._said.set_result(said)
 
-    async def step(self, wanted: StepCall) -> Any:
-        """``ctx.call``, as the body awaits it."""
+    async def step(self, wanted: Wanted) -> Any:
+        """``ctx.call`` and ``ctx.ask``, as the body awaits them."""
         if asyncio.current_task() is not self._task:
             raise InvalidInput(_ONE_BY_ONE)
         if self._is_closed or self._left_early:
@@ -71,7 +75,7 @@ class Body:
             self._left_early = True
             raise
 
-    async def next(self, seconds: float, token: CancelToken) -> StepCall | AttemptEnd:
+    async def next(self, seconds: float, token: CancelToken) -> Wanted | AttemptEnd:
         """What it says next, if it needs at most so many seconds for that."""
         match await InFlight(self._said, in_thread=False).wait(self._clock, seconds, token):
             case "timeout":
@@ -81,16 +85,16 @@ class Body:
             case "done":
                 said, self._said = self._said.result(), asyncio.get_running_loop().create_future()
                 if self._left_early:
-                    return Raised(f"it did not wait for a call of its own: {_ONE_BY_ONE}", not_done=False)
+                    return Raised(f"it did not wait for a step of its own: {_ONE_BY_ONE}", not_done=False)
                 return said
 
-    def answer(self, answer: Given | Refused) -> None:
+    def tell(self, outcome: Given | Refused) -> None:
         if self._answer is None or self._answer.done():
             return
-        if isinstance(answer, Given):
-            self._answer.set_result(answer.value)
+        if isinstance(outcome, Given):
+            self._answer.set_result(outcome.value)
         else:
-            self._answer.set_exception(answer.error)
+            self._answer.set_exception(outcome.error)
 
     async def unwind(self) -> None:
         """Let it end, in order: by ``Suspended`` where it waits, by a cancellation where it computes."""
@@ -111,7 +115,7 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The step succeeded."""
+    """The step has this outcome."""
 
     value: Any
 
@@ -155,17 +159,17 @@ async def enter(
             seconds -= (drive.clock.now() - began).total_seconds()  # what its steps take does not count
             if isinstance(said, StepCall):
                 step = await _call(calls, effect, place, said)
+            elif isinstance(said, Question):
+                step = await _ask(calls, effect, place, said)
             elif isinstance(said, Stopped):
                 return None
+            elif (left := await _recorded(calls, effect, place)) is not None:
+                step = Changed(f"it ended without step {place}, which was {_named(left)}{_why(said)}")
             else:
-                await drive.caught_up()
-                left = drive.state.steps(effect.ordinal)[place:]
-                if not left:
-                    return ctx, said
-                step = Changed(f"it ended without step {place}, which was {_recorded(left[0])}{_why(said)}")
+                return ctx, said
             match step:
                 case Given() | Refused():
-                    body.answer(step)
+                    body.tell(step)
                     place += not isinstance(step, Refused) or step.is_recorded
                 case Waits():
                     return None
@@ -175,6 +179,12 @@ async def enter(
                     return None
     finally:
         await body.unwind()
+
+
+async def _recorded(calls: Calls, parent: Effect, place: int) -> Effect | journal.Question | None:
+    await calls.drive.caught_up()
+    recorded = calls.drive.state.steps(parent.ordinal)
+    return recorded[place] if place < len(recorded) else None
 
 
 async def _call(calls: Calls, parent: Effect, place: int, wanted: StepCall) -> Step:
@@ -187,20 +197,16 @@ async def _call(calls: Calls, parent: Effect, place: int, wanted: StepCall) -> S
     except InvalidInput as error:
         return Refused(error, is_recorded=False)
     digest = values.digest(values.encode(arguments))
-    await drive.caught_up()
-    recorded = drive.state.steps(parent.ordinal)
-    if place < len(recorded):
-        step = recorded[place]
-        if step.tool != tool.name or step.hash != digest:
-            now = "the same with other arguments" if step.tool == tool.name else f"a call of {tool.name}"
-            return Changed(f"step {place} was {_recorded(step)}, and is {now}")
-    elif drive.is_stopping:
-        return Waits()
-    else:
+    step = await _recorded(calls, parent, place)
+    if isinstance(step, journal.Question) or (step is not None and (step.tool, step.hash) != (tool.name, digest)):
+        same = isinstance(step, Effect) and step.tool == tool.name
+        now = "the same with other arguments" if same else f"a call of {tool.name}"
+        return Changed(f"step {place} was {_named(step)}, and is {now}")
+    if step is None and not drive.is_stopping:
         step = await calls.plan(parent, place, tool, arguments, digest)
+    if step is None or (drive.is_stopping and not step.has_outcome):
+        return Waits()
     if not step.has_outcome:
-        if drive.is_stopping:
-            return Waits()
         # Write down, act, write down the outcome, as for any call. What a crash left of it gets its own verdict.
         unknown = lifecycle.sibling_unknown(drive.state, drive.busy | {drive.state.root(parent).ordinal})
         verdict = effects.verdict(step, tool.rules, sibling_unknown=unknown, now=drive.now())
@@ -219,8 +225,33 @@ async def _outcome(calls: Calls, step: Effect, tool: Tool[..., Any]) -> Given | 
     return Refused(CallFailed(f"{step.tool}: {reply.text}", tool=step.tool, state=step.state))
 
 
-def _recorded(step: Effect) -> str:
-    return f"a call of {step.tool}"
+async def _ask(calls: Calls, parent: Effect, place: int, wanted: Question) -> Step:
+    try:
+        answer = AnswerType(wanted.type)
+        if wanted.default is not ...:
+            answer.written(wanted.default)
+    except InvalidInput as error:
+        return Refused(error, is_recorded=False)
+    words = redact(values.valid(wanted.words))
+    digest = values.digest(values.encode([words, answer.schema]))
+    step = await _recorded(calls, parent, place)
+    if step is None:
+        if not calls.drive.is_stopping:
+            await calls.ask(parent, place, wanted, answer, words, digest)
+        return Waits()
+    if isinstance(step, Effect) or step.hash != digest:
+        now = "a question" if isinstance(step, Effect) else "another one, or for another type"
+        return Changed(f"step {place} was {_named(step)}, and is {now}")
+    if not step.has_outcome:
+        return Waits()
+    try:
+        return Given(answer.read(values.decode(step.value)))
+    except InvalidInput as error:
+        return Refused(error)
+
+
+def _named(step: Effect | journal.Question) -> str:
+    return "a question" if isinstance(step, journal.Question) else f"a call of {step.tool}"
 
 
 def _why(ended: AttemptEnd) -> str:

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
 
-from ondol import effects, values
+from ondol import effects, schemas, values
 from ondol.errors import InvalidInput, NotDone
 from ondol.events import EffectClass
 from ondol.model import ToolSpec
+from ondol.questions import Question
 from ondol.secret import redact
 
 if TYPE_CHECKING:
@@ -88,9 +89,9 @@ class StepCall:
 
 
 class Steps(Protocol):
-    """What stands behind ``ctx.call``. Only the body of a tool of steps has it."""
+    """What stands behind ``ctx.call`` and ``ctx.ask``. Only the body of a tool of steps has it."""
 
-    async def step(self, wanted: StepCall) -> Any:
+    async def step(self, wanted: StepCall | Question) -> Any:
         """The recorded outcome, once there is one. Raises CallFailed, InvalidInput; Suspended to unwind the body."""
         ...
 
@@ -152,6 +153,30 @@ class Context(Generic[Deps]):
         steps = self._only_in_steps("call")
         called = as_tool(tool)
         return steps.step(StepCall(called, called.named(args, kwargs)))
+
+    @overload
+    def ask(self, question: str, *, expires: timedelta | None = None) -> Awaitable[str]: ...
+    @overload
+    def ask(
+        self, question: str, *, schema: type[T], default: T = ..., expires: timedelta | None = None
+    ) -> Awaitable[T]: ...
+    @overload
+    def ask(
+        self, question: str, *, schema: Any, default: Any = ..., expires: timedelta | None = None
+    ) -> Awaitable[Any]: ...
+    def ask(
+        self, question: str, *, schema: Any = str, default: Any = ..., expires: timedelta | None = None
+    ) -> Awaitable[Any]:
+        """In a tool of steps: ask a person, once. The answer is a value of the type ``schema``.
+
+        It is recorded: when the body is entered again, the recorded answer is given. When nobody answers within
+        ``expires``, ``default`` is the answer; without a default the run ends ``expired``.
+
+        Raises:
+            InvalidInput: this is no tool of steps, or it cannot be asked like this, and nothing was asked. Or a
+                validator of the type refuses the answer: the body may ask again.
+        """
+        return self._only_in_steps("ask").step(Question(question, schema, default, expires))
 
     def _only_in_steps(self, verb: str) -> Steps:
         if self._steps is None:
@@ -298,7 +323,9 @@ class Tool(Generic[P, R]):
         try:
             parsed = self._arguments.model_validate_json(json.dumps(arguments), strict=True)
         except BaseException as error:  # a validator is the user's code, and may raise anything
-            raise InvalidInput(redact(f"the arguments of {self.name} do not fit: {_problems(error)}")) from error
+            raise InvalidInput(
+                redact(f"the arguments of {self.name} do not fit: {schemas.mismatch(error, 'arguments')}")
+            ) from error
         return {name: getattr(parsed, name) for name in type(parsed).model_fields}
 
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -437,28 +464,13 @@ def as_tool(given: Tool[..., Any] | Callable[..., Any]) -> Tool[..., Any]:
     return Tool(given)
 
 
-def _problems(error: BaseException) -> str:
-    """What does not fit, for the model to read."""
-    from pydantic import ValidationError
-
-    if not isinstance(error, ValidationError):
-        return values.error_text(error)
-    found = error.errors(include_url=False, include_context=False, include_input=False)
-    return "; ".join(f"{'.'.join(str(place) for place in e['loc']) or 'arguments'}: {e['msg']}" for e in found)
-
-
 def as_sent(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments that a person gave as Python values, as a model would have sent them: in JSON.
 
     Raises:
         InvalidInput: a value has no JSON form.
     """
-    from pydantic_core import to_jsonable_python
-
-    try:
-        sent: dict[str, Any] = to_jsonable_python(dict(arguments))
-    except ValueError as error:
-        raise InvalidInput(f"the arguments have no JSON form: {values.valid(str(error))}") from error
+    sent: dict[str, Any] = schemas.in_json(dict(arguments))
     return sent
 
 

@@ -402,6 +402,8 @@ class EmbeddedEngine:
             self.signal(run.id)
         elif decided.wake:
             self.wake(run.tenant, run.id, run.agent, run.deaths)
+        if decided.next_run is not None:
+            self.wake(run.tenant, *decided.next_run)
         self.streams.notify(run.id)
 
     async def _keep_house(self) -> None:

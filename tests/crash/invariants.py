@@ -27,7 +27,7 @@ from ondol.transactions.signals import STOPS
 T = TypeVar("T")
 
 AT_REST = frozenset({*lifecycle.SETTLED, "waiting", "parked"})
-WITH_AN_END = ("run.failed", "run.cancelled")
+WITH_AN_END = ("run.failed", "run.cancelled", "run.expired")
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,8 @@ def _asks_are_the_fold(store: Written, run: RunRow, state: journal.State, undeli
     assert still_open == dict(state.asks), f"{run.id}: open asks"
     said = {e.ask: e.decision for e in store.entries(run.id) if isinstance(e, events.AskDecided)}
     for ask in rows.values():
-        assert ask.effect is None or ask.hash == values.digest(values.loads(ask.arguments)), f"{ask.id}: hash"
+        about = [ask.question, values.loads(ask.schema)] if ask.schema else values.loads(ask.arguments)
+        assert ask.effect is None or ask.hash == values.digest(about), f"{ask.id}: hash"
         if ask.state == "decided" and ask.id not in undelivered and run.state not in lifecycle.ENDED:
             assert ask.decision is not None
             assert said[ask.id] == Decision.loads(ask.decision).kind, f"{ask.id}: decision"
@@ -296,7 +297,7 @@ def _raises(store: Written, run: str) -> int:
                 raised += 1
             case events.EffectStarted():
                 wrote = True
-            case events.RunFailed() | events.RunCancelled():
+            case events.RunFailed() | events.RunCancelled() | events.RunExpired():
                 raised, wrote = raised + wrote, False
             case _:
                 pass

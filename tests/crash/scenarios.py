@@ -167,7 +167,14 @@ async def visit(ctx: Context[World], to: str) -> str:
     return await ctx.call(wire, to=to)
 
 
-TOOLS = (look, refund, flaky, report, mail, letter, wire, slow, parcel, errand, visit)
+@tool(effect="steps")
+async def survey(ctx: Context[World], order: str) -> str:
+    """Pay, and write if a person says so."""
+    await ctx.call(refund, order=order)
+    return await ctx.call(mail, to="kim") if await ctx.ask("Write, too?", schema=bool) else "not written"
+
+
+TOOLS = (look, refund, flaky, report, mail, letter, wire, slow, parcel, errand, visit, survey)
 
 
 # --- the model --------------------------------------------------------------------------------------------------
@@ -285,6 +292,7 @@ _ALL = (
     Scenario(name="failed", answers=([call("letter", to="kim")], error("rejected")), ends=frozenset({"failed"})),
     Scenario(name="approved_after_restart", answers=([call("wire", to="kim")], "done"), asks=True),
     Scenario(name="steps", answers=([call("errand", order="1"), call("flaky", order="2")], "done")),
+    Scenario(name="steps_answered_after_restart", answers=([call("survey", order="1")], "done"), asks=True),
     Scenario(name="steps_approved_after_restart", answers=([call("visit", to="kim")], "done"), asks=True),
     Scenario(name="cancelled", answers=([call("slow", to="kim")], "done"), ends=frozenset({"cancelled"}), cancels=True),
     Scenario(name="cancelled_while_it_answers", answers=(ENDLESS,), ends=frozenset({"cancelled"}), cancels=True),
@@ -384,10 +392,13 @@ async def second_life(rt: Runtime, world: World) -> None:
 
 
 async def settle(rt: Runtime, world: World, ask: Ask) -> None:
-    """A person answers: yes to an approval, and what the ledger says about an effect that may have happened."""
+    """A person answers: yes to an approval and a question, and what the ledger says about what may have happened."""
     if ask.kind == "approval":
         await ask.approve(by="lee")
         world.note(event="approved", ask=ask.id)
+        return
+    if ask.kind == "question":
+        await ask.answer(True, by="lee")
         return
     assert ask.kind == "unknown_effect", ask
     assert ask.effect is not None

@@ -380,7 +380,7 @@ async def test_in_any_other_class_a_call_raises_before_anything_happens(
 
 async def test_calls_beside_each_other_are_refused_before_anything_happens(house: House) -> None:
     async def body(ctx: Context[Any]) -> str:
-        with pytest.raises(InvalidInput, match="one after the other"):
+        with pytest.raises(InvalidInput, match="one thing after the other"):
             await asyncio.gather(ctx.call(refund, order="1"), ctx.call(refund, order="2"))
         return await ctx.call(letter, to="kim")
 
@@ -408,7 +408,7 @@ async def test_a_body_that_does_not_wait_for_its_call_has_failed_once_that_is_ov
         run = await life.rt.start(agent, "go", session="s", operation_id="op")
         assert await rest(run) == "completed"
         assert await states(run) == [("task", "failed", 0), ("letter", "succeeded", 1)]
-    assert "it did not wait for a call of its own" in told(house).text
+    assert "it did not wait for a step of its own" in told(house).text
     assert house.count() == house.count("letter") == 1
 
 

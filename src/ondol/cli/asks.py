@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
-from ondol import values
+from ondol import schemas, values
 from ondol.cli.bodies import ask_body
-from ondol.cli.lines import deciding
+from ondol.cli.lines import decided, deciding
 from ondol.cli.output import Column, when
 from ondol.cli.runs import say_who_drives
 from ondol.cli.surface import By, Cli, Ids, Limit, noun, verb
 from ondol.errors import InvalidInput
 from ondol.handles import Ask
 from ondol.runtime import Runtime
-from ondol.showing import called
+from ondol.showing import called, exact
 
 app = noun("What waits for a person.")
 
@@ -28,7 +28,7 @@ _AS_IN = """'{"amount": "30"}'"""
 _COLUMNS: list[Column[Ask]] = [
     Column("ID", lambda a: a.id),
     Column("KIND", lambda a: a.kind),
-    Column("STATE", lambda a: a.state if a.decision is None else f"{a.state}: {a.decision}"),
+    Column("STATE", lambda a: a.state if a.decision is None else f"{a.state}: {decided(a)}"),
     Column("WHAT", lambda a: called(a.tool, a.arguments) if a.tool else a.question),
     Column("RUN", lambda a: a.run),
     Column("OPENED", lambda a: when(a.opened_at, None)),
@@ -70,8 +70,10 @@ def _print(cli: Cli, ask: Ask, zone: str | None) -> None:
         ("ask", ask.id), ("kind", ask.kind), ("state", ask.state), ("question", ask.question),
         ("call", called(ask.tool, ask.arguments) if ask.tool else None), ("hash", ask.arguments_hash or None),
         ("effect", ask.effect), ("run", ask.run), ("session", ask.session), ("user", ask.user),
+        ("answer with", schemas.described(ask.schema) if ask.schema is not None else None),
+        ("by default", exact(ask.default) if ask.has_default else None),
         ("opened", when(ask.opened_at, zone)), ("expires", when(ask.expires_at, zone) if ask.expires_at else None),
-        ("decision", ask.decision), ("by", ask.decided_by), ("door", ask.door),
+        ("decision", decided(ask) if ask.decision else None), ("by", ask.decided_by), ("door", ask.door),
         ("decided", when(ask.decided_at, zone) if ask.decided_at else None),
     ])  # fmt: skip
     if ask.state == "open":
@@ -104,12 +106,17 @@ async def deny(cli: Cli, id: Ids, by: By = None, reason: Reason = "") -> None:
 async def answer(
     cli: Cli,
     id: Ids,
-    word: Annotated[Literal["resume", "fail"], typer.Argument(metavar="resume|fail", help="What becomes of the run.")],
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="JSON or a text; of a parked run: resume or fail.")],
     by: By = None,
     reason: Reason = "",
 ) -> None:
-    """Answer a parked run: it goes on, or it ends."""
-    await _decide(cli, id, lambda ask: ask.answer(word, by=by, reason=reason))
+    """Answer a question with a value of its type, or say what becomes of a parked run."""
+
+    async def say(ask: Ask) -> Ask:
+        said = value if ask.schema is None else schemas.typed(value, ask.schema)
+        return await ask.answer(said, by=by, reason=reason)
+
+    await _decide(cli, id, say)
 
 
 async def _decide(cli: Cli, ids: list[str], decide: Callable[[Ask], Awaitable[Ask]]) -> None:
@@ -117,7 +124,7 @@ async def _decide(cli: Cli, ids: list[str], decide: Callable[[Ask], Awaitable[As
         ask = await decide(await rt.get_ask(one))
         run = await rt.get_run(ask.run)
         if cli.out.for_people:
-            cli.out.line(f"{ask.id}: {ask.decision} by {ask.decided_by}. Run {run.id} is {run.status}")
+            cli.out.line(f"{ask.id}: {decided(ask)} by {ask.decided_by}. Run {run.id} is {run.status}")
             await say_who_drives(cli, rt, run)
         return ask.id, ask_body(ask)
 

@@ -30,7 +30,8 @@ def ask_body(ask: Ask) -> dict[str, Any]:
         "session": ask.session, "user": ask.user, "tool": ask.tool, "arguments": values.encode(ask.arguments),
         "arguments_hash": ask.arguments_hash, "effect": ask.effect, "opened_at": stamp(ask.opened_at),
         "expires_at": stamp(ask.expires_at), "decision": ask.decision, "decided_by": ask.decided_by,
-        "decided_at": stamp(ask.decided_at), "door": ask.door,
+        "decided_at": stamp(ask.decided_at), "door": ask.door, "schema": ask.schema,
+        "default": values.encode(ask.default), "has_default": ask.has_default, "value": values.encode(ask.value),
     }  # fmt: skip
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ondol import values
+from ondol import schemas, values
 from ondol.cli.output import say
 from ondol.cli.surface import Cli
 from ondol.errors import RunWaiting
 from ondol.events import Event
 from ondol.handles import Ask
-from ondol.showing import called, safe, short
+from ondol.showing import called, exact, safe, short
 
 _SAID_BY = {
     "tool": "", "check": " (check says so)", "person": " (a person says so)", "recorded": " (recorded, not made again)",
@@ -78,9 +78,13 @@ def happened(event: Event) -> str:
         case "ask.opened":
             said = f"{d['ask']} {d['ask_kind']}"
         case "ask.decided":
-            said = f"{d['ask']} {d['decision']} {_by(d)}"
+            what = f"answer {values.plain_text(d['value'])}" if "value" in d else d["decision"]
+            said = f"{d['ask']} {what} {_by(d)}"
         case "ask.expired":
-            said = d["ask"]
+            default = f", answered by default: {values.plain_text(d['value'])}" if "value" in d else ""
+            said = d["ask"] + (", not answered" if d.get("unanswered") else default)
+        case "run.expired":
+            said = d["message"]
         case "progress":
             done = f" {d['fraction']:.0%}" if d.get("fraction") is not None else ""
             said = f"{d.get('tool', '')}{done} {d.get('note', '')}".strip()
@@ -129,6 +133,11 @@ def say_ask(cli: Cli, ask: Ask) -> None:
         say(f"    {command}")
 
 
+def decided(ask: Ask) -> str:
+    """What was decided; of a question, its answer."""
+    return f"answer {exact(ask.value)}" if ask.decision == "answer" else ask.decision or ""
+
+
 def deciding(cli: Cli, ask: Ask) -> list[str]:
     """The commands that decide an ask, ready to be copied but for NAME and the reasons."""
     match ask.kind:
@@ -141,5 +150,8 @@ def deciding(cli: Cli, ask: Ask) -> list[str]:
             settle = ("effects", "resolve", ask.effect or "")
             said = ("--evidence", "WHAT YOU SAW", "--by", "NAME")
             return [cli.command(*settle, f"--{outcome}", *said) for outcome in ("happened", "not-happened", "give-up")]
+        case "question":
+            choices = schemas.choices(ask.schema or {}) or ["VALUE"]
+            return [cli.command("asks", "answer", ask.id, value, "--by", "NAME") for value in choices]
         case _:
             return [cli.command("asks", "answer", ask.id, word, "--by", "NAME") for word in ("resume", "fail")]

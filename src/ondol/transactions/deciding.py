@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from typing import NamedTuple, cast
 
-from ondol import events, journal, lifecycle
+from ondol import events, journal, lifecycle, schemas, values
 from ondol.errors import AlreadyDecided, AskClosed, EndCode, InvalidInput, NotFound
 from ondol.records import AskRow, EffectRow, RunRow
-from ondol.transactions.ending import finish
+from ondol.transactions.ending import expired, finish
 from ondol.transactions.pieces import act_row, queue_again, run_row, signal_rows, touch
 from ondol.transactions.signals import CLOCK, DECISIONS, Decision, _settlement, asked, effect_key
 from ondol.transactions.statements import Statement, Tx
 
 
 class Decided(NamedTuple):
-    """The ask as it is stored now. ``wake`` says whether a worker should look at its run."""
+    """The ask as it is stored now. ``wake`` says whether a worker should look at its run; ``next_run`` is the first in
+    the session's queue (id, agent, deaths) where the run ended by it."""
 
     ask: AskRow
     run: RunRow
     wake: bool
     first: bool
+    next_run: tuple[str, str, int] | None = None
 
 
 def decide(tenant: str, ask_id: str, decision: Decision, by: str, door: str, at: int) -> Tx[Decided]:
@@ -33,7 +35,11 @@ def decide(tenant: str, ask_id: str, decision: Decision, by: str, door: str, at:
         said = ", ".join(a for a in allowed if a != "expire")
         raise InvalidInput(f"ask {ask_id} ({ask.kind}) cannot be answered with {decision.kind!r}: say {said}")
     if decision.kind == "expire" and door != CLOCK:
-        raise InvalidInput(f"ask {ask_id} expires by the clock only: say approve or deny")
+        raise InvalidInput(f"ask {ask_id} expires by the clock only: say {allowed[0]}")
+    if decision.kind == "answer":
+        why = schemas.problem(values.decode(decision.value), values.loads(ask.schema or "{}"))
+        if why is not None:
+            raise InvalidInput(f"this does not answer ask {ask_id} ({ask.question!r}): {why}")
     (run_rows,) = yield [("run.get", {"tenant": tenant, "run": ask.run})]
     run = run_row(run_rows, ask.run)
     if ask.state == "closed":
@@ -60,9 +66,13 @@ def decide(tenant: str, ask_id: str, decision: Decision, by: str, door: str, at:
     (rows,) = yield [("ask.get", {"tenant": tenant, "id": ask_id})]
     ask = AskRow(*rows[0])
 
-    wake = False
+    wake, following = False, None
+    ends = decision.kind == "expire" and ask.kind == "question" and ask.default_answer is None
     if run.state == "running":
         yield signal_rows(run, "ask", ask_id, at)
+    elif ends and run.state not in lifecycle.ENDED:  # nobody answered, and there is nothing to go on with
+        nobody = events.AskExpired(ask=ask_id, unanswered=True)
+        run, following, _ = yield from finish(run, at, expired(ask_id), before=[nobody])
     elif ask.kind in ("parked", "definition_changed"):
         if decision.kind == "fail":
             failed = events.RunFailed(
@@ -85,4 +95,4 @@ def decide(tenant: str, ask_id: str, decision: Decision, by: str, door: str, at:
             news: Statement = ("run.news", {"tenant": tenant, "run": run.id})
             run = yield from touch(run, at, entries, [*writes, news])
         wake = run.state == "queued"
-    return Decided(ask, run, wake, first=True)
+    return Decided(ask, run, wake, first=True, next_run=following)

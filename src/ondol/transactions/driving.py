@@ -281,6 +281,32 @@ def ask_again(claim: Claim, user_id: str, at: int, asking: AskedAgain) -> Tx[jou
     return batch
 
 
+class Questioning(NamedTuple):
+    """A question as it is stored: its words, the JSON schema of its answer and, as texts of JSON, its default."""
+
+    entry: events.AskOpened
+    question: str
+    schema: str
+    default: str | None
+    expires_at: int | None
+
+
+def open_question(claim: Claim, user_id: str, at: int, asking: Questioning) -> Tx[journal.Batch]:
+    """T3 of one question that a tool of steps asks: of the session's user. Refused while a cancel is requested."""
+    opened = asking.entry
+    assert opened.call is not None
+    (held,) = yield [hold(claim, 1, at)]
+    seq = held_seq(held, claim, cancel=False)
+    append, batch = append_entries(claim.tenant, claim.run, claim.fence, seq, at, [opened])
+    ask = ask_row(
+        claim.tenant, opened.ask, claim.run, claim.session, user_id, "question", at,
+        effect=ids.effect_id(claim.run, opened.call), hash=opened.hash, question=asking.question,
+        expires_at=asking.expires_at, schema=asking.schema, default=asking.default,
+    )  # fmt: skip
+    yield [append, ask]
+    return batch
+
+
 def started(claim: Claim, at: int, call: int, attempt: int, deadline: int, presumed: bool = False) -> Tx[journal.Batch]:
     """T4: its own commit right before dispatch. Refused while a cancel or any signal is there."""
     key = {"tenant": claim.tenant, "run": claim.run}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeAlias, cast
 
 from ondol import effects, events, ids, journal, lifecycle, values
-from ondol.errors import ClaimLost, StoreError
+from ondol.errors import ClaimLost, EndCode, StoreError
 from ondol.records import AskRow, EffectRow, RunRow
 from ondol.transactions.pieces import (
     Claim,
@@ -28,6 +28,9 @@ from ondol.transactions.statements import Statement, Tx, with_conditions
 INTERRUPTED = 2  # a run's ``cancel`` while only an interrupt asked for it; 1 when a cancel did
 
 
+End: TypeAlias = events.RunFailed | events.RunCancelled | events.RunExpired
+
+
 class Ended(NamedTuple):
     """The run as it is stored now, and the id, agent and deaths of the first in its session's queue."""
 
@@ -36,7 +39,11 @@ class Ended(NamedTuple):
     batch: journal.Batch
 
 
-def end(claim: Claim, at: int, last: events.RunFailed | events.RunCancelled) -> Tx[Ended]:
+def expired(ask: str) -> events.RunExpired:
+    return events.RunExpired(ask=ask, message=f"question {ask} was not answered in time")
+
+
+def end(claim: Claim, at: int, last: End) -> Tx[Ended]:
     """T9 by the holder. With a cancel requested it is always ``cancelled``."""
     (rows,) = yield [("run.get", {"tenant": claim.tenant, "run": claim.run})]
     if not rows or rows[0] is None:
@@ -44,7 +51,7 @@ def end(claim: Claim, at: int, last: events.RunFailed | events.RunCancelled) -> 
     run = RunRow(*rows[0])
     if run.state != "running" or run.fence != claim.fence:
         raise ClaimLost(f"run {claim.run} is not held with fence {claim.fence} any more")
-    if run.cancel and isinstance(last, events.RunFailed):
+    if run.cancel and not isinstance(last, events.RunCancelled):
         last = yield from _asked_to_stop(run)
     return (yield from finish(run, at, last, held=claim))
 
@@ -52,7 +59,7 @@ def end(claim: Claim, at: int, last: events.RunFailed | events.RunCancelled) -> 
 def finish(
     run: RunRow,
     at: int,
-    last: events.RunFailed | events.RunCancelled,
+    last: End,
     *,
     before: Sequence[events.Entry] = (),
     held: Claim | None = None,
@@ -90,11 +97,14 @@ def finish(
             raise ClaimLost(f"run {run.id} moved on while it was looked at")
         seq, fence = rows[0]
     append, batch = append_entries(run.tenant, run.id, fence, seq, at, entries)
-    failed = isinstance(last, events.RunFailed)
-    error = (
-        stored_error(last.code, last.message) if isinstance(last, events.RunFailed)
-        else stored_error("interrupted" if last.interrupted_by else "cancelled", last.reason, by=last.by)
-    )  # fmt: skip
+    match last:
+        case events.RunFailed():
+            state, error = "failed", stored_error(last.code, last.message)
+        case events.RunExpired():
+            state, error = "expired", stored_error("expired", last.message)
+        case events.RunCancelled():
+            code: EndCode = "interrupted" if last.interrupted_by else "cancelled"
+            state, error = "cancelled", stored_error(code, last.reason, by=last.by)
     of_session = {"tenant": run.tenant, "session": run.session}
     raised: list[Statement] = [("session.raise", of_session | {"head": None, "at": at})] if run.wrote else []
     *_, rows, following = yield [
@@ -102,7 +112,7 @@ def finish(
         *writes,
         *raised,
         ("run.unhold", key | {
-            "state": "failed" if failed else "cancelled", "ended_at": at, "error": error,
+            "state": state, "ended_at": at, "error": error,
             "retryable": int(isinstance(last, events.RunFailed) and last.retryable),
         }),
         ("ask.close_all", key),

@@ -110,12 +110,13 @@ def checked_body(run: str, ordinal: int, stored: bytes, stored_sum: int) -> str:
 def ask_row(
     tenant: str, id: str, run: str, session: str, user_id: str, kind: events.AskKind, at: int, *, question: str,
     effect: str | None = None, tool: str | None = None, arguments: str = "{}", hash: str = "",
-    expires_at: int | None = None,
+    expires_at: int | None = None, schema: str | None = None, default: str | None = None,
 ) -> Statement:  # fmt: skip
     return "ask.insert", {
         "tenant": tenant, "id": id, "run": run, "session": session, "user_id": user_id, "kind": kind,
         "effect": effect, "tool": tool, "arguments": arguments, "hash": hash, "question": question,
-        "at": at, "expires_at": expires_at,
+        "at": at, "expires_at": expires_at, "schema": schema, "default_answer": default,
+        "default_sum": default and journal.content_checksum(AskRow.what_is_by_default(id), default),
     }  # fmt: skip
 
 

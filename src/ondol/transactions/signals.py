@@ -21,8 +21,9 @@ from ondol.transactions.statements import Statement, Tx
 class Decision:
     """What a person (or the clock) said to an ask.
 
-    ``kind``: approve, deny, expire (approvals) · happened, not_happened, give_up (unknown effects) · resume, fail
-    (parked runs). ``arguments`` replaces the arguments in full; ``result`` is an encoded value.
+    ``kind``: approve, deny, expire (approvals) · answer, expire (questions) · happened, not_happened, give_up (unknown
+    effects) · resume, fail (parked runs). ``arguments`` replaces the arguments in full; ``result`` and ``value`` (of an
+    answer) are encoded.
     """
 
     kind: str
@@ -30,11 +31,12 @@ class Decision:
     result: Any = None
     evidence: str = ""
     reason: str = ""
+    value: Any = None
 
     def dumps(self) -> str:
         return values.dumps({
             "kind": self.kind, "arguments": values.encode(self.arguments), "result": self.result,
-            "evidence": self.evidence, "reason": self.reason,
+            "evidence": self.evidence, "reason": self.reason, "value": self.value,
         })  # fmt: skip
 
     @staticmethod
@@ -45,7 +47,8 @@ class Decision:
     def same_as(self, other: Decision) -> bool:
         """The same word, whoever says it and why."""
         mine, theirs = (values.encode(d.arguments) for d in (self, other))
-        return (self.kind, mine, self.result) == (other.kind, theirs, other.result)
+        same_value = values.dumps(self.value) == values.dumps(other.value)  # to Python, True is 1
+        return same_value and (self.kind, mine, self.result) == (other.kind, theirs, other.result)
 
 
 STOPS = ("cancel", "interrupt")  # signals that ask a run to stop
@@ -54,6 +57,7 @@ STEER = "steer"  # a message waits to join the run
 CLOCK = "clock"  # the door through which an ask expires
 DECISIONS: Mapping[str, tuple[str, ...]] = {
     "approval": ("approve", "deny", "expire"),
+    "question": ("answer", "expire"),
     "unknown_effect": ("happened", "not_happened", "give_up"),
     "parked": ("resume", "fail"),
     "definition_changed": ("resume", "fail"),
@@ -69,8 +73,9 @@ def effect_key(ask: AskRow) -> dict[str, Any]:
 def asked(ask: AskRow, decision: Decision, call: int | None = None) -> events.AskDecided:
     edited = values.encode(decision.arguments) if decision.arguments is not None else None
     return events.AskDecided(
-        ask=ask.id, decision=decision.kind, by=ask.decided_by or "", door=ask.door or "", call=call, arguments=edited
-    )
+        ask=ask.id, decision=decision.kind, by=ask.decided_by or "", door=ask.door or "", call=call, arguments=edited,
+        value=decision.value,
+    )  # fmt: skip
 
 
 def _settlement(
@@ -90,6 +95,12 @@ def _settlement(
         return message_row(effect.tenant, effect.run, effect.reply, body)
 
     match decision.kind:
+        case "answer":
+            return [decided], []
+        case "expire" if ask.kind == "question" and (default := ask.checked_default()) is not None:
+            return [events.AskExpired(ask=ask.id, value=values.loads(default))], []
+        case "expire" if ask.kind == "question":
+            return [events.AskExpired(ask=ask.id, unanswered=True)], []
         case "approve":
             if decision.arguments is not None:
                 setting |= {"arguments": values.dumps(values.encode(decision.arguments))}

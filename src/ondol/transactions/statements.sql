@@ -375,8 +375,10 @@ UPDATE effects SET arguments = '{}', reason = NULL, warning = NULL, evidence = N
 WHERE tenant = :tenant AND run IN (SELECT id FROM runs r WHERE r.tenant = :tenant AND r.session = :session)
 
 -- name: ask.insert
-INSERT INTO asks (tenant, id, run, session, user_id, kind, effect, tool, arguments, hash, question, state, opened_at, expires_at)
-VALUES (:tenant, :id, :run, :session, :user_id, :kind, :effect, :tool, :arguments, :hash, :question, 'open', :at, :expires_at)
+INSERT INTO asks (tenant, id, run, session, user_id, kind, effect, tool, arguments, hash, question, state, opened_at, expires_at,
+  schema, default_answer, default_sum)
+VALUES (:tenant, :id, :run, :session, :user_id, :kind, :effect, :tool, :arguments, :hash, :question, 'open', :at, :expires_at,
+  :schema, :default_answer, :default_sum)
 
 -- name: ask.get
 SELECT {ask} FROM asks WHERE tenant = :tenant AND id = :id
@@ -406,7 +408,8 @@ RETURNING id
 UPDATE asks SET state = 'closed' WHERE tenant = :tenant AND run = :run AND state = 'open' AND kind <> 'unknown_effect'
 
 -- name: ask.erase
-UPDATE asks SET arguments = '{}', question = '', decision = NULL, decision_sum = NULL, state = CASE state WHEN 'open' THEN 'closed' ELSE state END
+UPDATE asks SET arguments = '{}', question = '', decision = NULL, decision_sum = NULL, schema = NULL,
+  default_answer = NULL, default_sum = NULL, state = CASE state WHEN 'open' THEN 'closed' ELSE state END
 WHERE tenant = :tenant AND run IN (SELECT id FROM runs r WHERE r.tenant = :tenant AND r.session = :session)
 
 -- name: ask.expirable

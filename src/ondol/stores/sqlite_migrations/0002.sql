@@ -95,3 +95,8 @@ CREATE TABLE imports (
   body BLOB NOT NULL,                 -- the run file, deflated
   PRIMARY KEY (tenant, run)
 ) WITHOUT ROWID;
+
+-- Questions of tools of steps: the JSON schema of the answer, and the answer by default (JSON).
+ALTER TABLE asks ADD COLUMN schema TEXT;
+ALTER TABLE asks ADD COLUMN default_answer TEXT;
+ALTER TABLE asks ADD COLUMN default_sum INTEGER;
