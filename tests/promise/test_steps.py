@@ -12,7 +12,21 @@ from typing import Annotated, Any
 import pytest
 from pydantic import AfterValidator, BaseModel
 
-from ondol import AskClosed, CallFailed, Context, InvalidInput, NotDone, RunFailed, Secret, Tool, ToolResponse, tool
+from ondol import (
+    Allow,
+    AskClosed,
+    CallFailed,
+    Context,
+    Deny,
+    InvalidInput,
+    NotDone,
+    PolicyCall,
+    RunFailed,
+    Secret,
+    Tool,
+    ToolResponse,
+    tool,
+)
 from ondol.testing import FaultPlan, barrier, call, raise_
 from promise.house import HELLO, House, letter, look, mail, notes, refund, rest, states, the_ask, wire
 
@@ -847,6 +861,56 @@ async def test_a_tool_that_is_no_tool_of_steps_any_more_is_not_called(house: Hou
         assert await rest(await life.rt.get_run(run_id)) == "completed"
     assert told(house).value == f"task is declared {now} now, not steps: call it again (done by then: refund)"
     assert house.count("task") == 0
+
+
+async def test_arguments_that_do_not_fit_any_more_park_a_tool_of_steps_that_has_begun(house: House) -> None:
+    def agent_of(type_: type) -> Any:
+        async def task(ctx: Context[Any], who: Any) -> str:
+            await ctx.call(refund, order="1")
+            return await ctx.call(letter, to="kim")
+
+        task.__annotations__["who"] = type_
+        return house.agent([call("task", who="kim")], "done", tools=[tool(effect="steps")(task)])
+
+    run_id = await house.dies(agent_of(str), at="letter.before")
+    async with house.life(agent_of(int)) as life:
+        run = await life.rt.get_run(run_id)
+        assert await rest(run) == "parked"
+        assert "the arguments of task do not fit" in (await the_ask(run, "definition_changed")).question
+        assert await states(run) == [("task", "planned", 0), ("refund", "succeeded", 1), ("letter", "started", 1)]
+    async with house.life(agent_of(str)) as life:
+        run = await life.rt.get_run(run_id)
+        await (await the_ask(run, "definition_changed")).answer("resume", by="lee")
+        assert await rest(run) == "waiting"
+        await (await the_ask(run, "unknown_effect")).not_happened(by="lee")
+        assert await rest(run) == "completed"
+    assert house.count("refund") == house.count("letter") == 1
+
+
+def denies(*tools: str) -> Callable[[PolicyCall], Allow | Deny]:
+    return lambda wanted: Deny("not in March") if wanted.tool in tools else Allow()
+
+
+async def test_a_policy_looks_at_each_step_and_not_again_at_a_tool_that_has_begun(house: House) -> None:
+    agent = house.agent(TASK, "done", tools=[BOTH])
+    run_id = await house.dies(agent, at="letter.before")
+    async with house.life(agent, policy=denies("task", "letter")) as life:
+        run = await life.rt.get_run(run_id)
+        assert await rest(run) == "waiting"  # for the letter that may have been sent before the policy was there
+        await (await the_ask(run, "unknown_effect")).happened(by="lee")
+        assert await rest(run) == "completed"
+        again = await life.rt.start(agent, "go", session="s", operation_id="again")
+        assert await rest(again) == "completed"
+        assert [e.state for e in await again.effects()] == ["failed"]
+
+    async with house.life(agent, policy=denies("letter")) as life:
+        third = await life.rt.start(agent, "go", session="s", operation_id="third")
+        assert await rest(third) == "completed"
+        assert [e.state for e in await third.effects()] == ["failed", "succeeded", "failed"]
+    assert "letter: " in told(house).text
+    assert "not in March" in told(house).text
+    assert house.count("letter") == 0
+    house.checked = False  # the first letter was not sent, whatever the person said
 
 
 # --- more than one ----------------------------------------------------------------------------------------------

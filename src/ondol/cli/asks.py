@@ -113,7 +113,12 @@ async def answer(
     """Answer a question with a value of its type, or say what becomes of a parked run."""
 
     async def say(ask: Ask) -> Ask:
-        said = value if ask.schema is None else schemas.typed(value, ask.schema)
+        if ask.schema is None:
+            return await ask.answer(value, by=by, reason=reason)
+        try:
+            said = schemas.typed(value, ask.schema)
+        except InvalidInput as error:
+            raise InvalidInput(f"this does not answer ask {ask.id} ({ask.question!r}): {error}") from error
         return await ask.answer(said, by=by, reason=reason)
 
     await _decide(cli, id, say)

@@ -13,7 +13,7 @@ from ondol.cli import codes
 from ondol.cli.bodies import ask_body, effect_body, event_body, run_body
 from ondol.cli.bystander import unserved
 from ondol.cli.follow import AtRest, Behind, NoDriver, follow, say_waiting, waiting_code
-from ondol.cli.lines import deciding, happened
+from ondol.cli.lines import decided, deciding, happened
 from ondol.cli.output import Column, compact, say, stamp, text, when
 from ondol.cli.run import AgentName, Model, drive
 from ondol.cli.surface import By, Cli, Id, Ids, Limit, noun, verb
@@ -221,7 +221,7 @@ _ASK_COLUMNS: list[Column[Ask]] = [
     Column("ID", lambda a: a.id),
     Column("KIND", lambda a: a.kind),
     Column("STATE", lambda a: a.state),
-    Column("DECISION", lambda a: a.decision or ""),
+    Column("DECISION", decided),
     Column("BY", lambda a: a.decided_by or ""),
 ]
 
