@@ -333,6 +333,20 @@ MUTANTS = (
         ("tests/promise/test_steer.py",),
     ),
     Mutant(
+        "answer: only the sender's own question, of the same agent, is answered by a message",
+        "transactions/accepting.py",
+        '    if run.state != "waiting" or (run.agent, run.user_id) != (new.agent, new.user_id):\n',
+        '    if run.state != "waiting":\n',
+        ("tests/promise/test_answers_in_chat.py",),
+    ),
+    Mutant(
+        "answer: approvals are never decided by what is written in the chat",
+        "transactions/accepting.py",
+        '    questions = [ask for ask in (AskRow(*a) for a in asks) if ask.kind == "question"]\n',
+        "    questions = [AskRow(*a) for a in asks]\n",
+        ("tests/promise/test_answers_in_chat.py",),
+    ),
+    Mutant(
         "cancel: who asked outlives the process that read it",
         "transactions/ending.py",
         "    return events.RunCancelled(**asdict(cancelling)) if cancelling else events.RunCancelled()\n",

@@ -165,10 +165,12 @@ class RunParked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunJoined:
-    """Its message became part of the run ``host``, which shows it to its model from here on. They share their end."""
+    """Its message became part of the run ``host``, which shows it to its model from here on; or it answered the
+    question ``ask`` of that run. They share their end."""
 
     kind: ClassVar[str] = "run.joined"
     host: str
+    ask: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -158,7 +158,8 @@ class Run:
 
     @property
     def host(self) -> str | None:
-        """The run that it is part of (``joined``), or wants to join (``queued``)."""
+        """The run that it is part of (``joined``), or wants to join (``queued``). A message that answered a question is
+        part of the run that asked."""
         return self._row.host
 
     @property

@@ -424,6 +424,7 @@ class Runtime:
             self._stops(accepted.interrupted)
         if accepted.host is not None:
             engine.signal(accepted.host.id)
+            self._streams.notify(accepted.host.id)
         turn = accepted.answering
         if accepted.wake:
             engine.wake(turn.tenant, turn.id, turn.agent, turn.deaths)

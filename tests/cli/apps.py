@@ -45,6 +45,15 @@ def talk(request: ModelRequest) -> Reply:
     return [call("hold", fifo="fifo")] if said[-1] == "hold" and not held else f"you said {', '.join(said)}"
 
 
+@tool(effect="steps")
+async def paint(ctx: Context[None]) -> str:
+    """Paint the wall."""
+    return f"{await ctx.ask('Which colour?')} it is"
+
+
+painting = Agent("painting", model=ScriptedModel([call("paint"), "painted"]), tools=[paint])
+
+
 talking = Agent("talking", model=ScriptedModel(talk), tools=[hold])
 
 

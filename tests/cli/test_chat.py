@@ -132,6 +132,18 @@ async def test_what_another_process_decides_goes_on_in_the_chat(tmp_path: Path) 
         assert (tmp_path / "refunds").read_text() == "1182 30\n"
 
 
+async def test_a_question_is_answered_by_the_next_line(tmp_path: Path) -> None:
+    async with talking(tmp_path, agent="painting") as chat:
+        chat.send("paint it")
+        while not (await command("asks", "-o", "ids", cwd=tmp_path)).ids:
+            pass
+        chat.send("blue")
+        await chat.line("painted")
+        assert chat.output.splitlines() == ["painted"]
+    assert await states(tmp_path) == [("completed", None), ("joined", None)]
+    assert "Which colour?" in chat.errors
+
+
 def test_an_unknown_effect_wins_and_a_failed_turn_does_not_end_the_chat(tmp_path: Path) -> None:
     lost = ondol("chat", app("losing"), cwd=tmp_path, stdin="send it\n")
     assert lost.code == 7

@@ -242,10 +242,17 @@ def _steers_of(store: Written, host: str) -> dict[str, int]:
 
 
 def joined_runs_are_part_of_their_hosts(store: Written) -> None:
-    """P1, N1: a joined run is named by one context of its host, which has its message; it never did anything itself."""
+    """P1, N1: a joined run is named by one context of its host, which has its message, or it answered a question of its
+    host; it never did anything itself."""
     named = [(steer, host) for host in store.runs for steer in _steers_of(store, host)]
-    joined = [r for r in store.runs.values() if r.state == "joined" and store.batches[r.id]]  # the others were erased
-    assert sorted(named) == sorted((r.id, r.host) for r in joined)
+    joined = {r.id: store.entries(r.id)[-1] for r in store.runs.values() if r.state == "joined" and store.batches[r.id]}
+    answers = {run: e.ask for run, e in joined.items() if isinstance(e, events.RunJoined) and e.ask}
+    assert sorted(named) == sorted((run, store.runs[run].host) for run in joined if run not in answers)
+    for run, id in answers.items():
+        (ask,) = [a for a in store.asks if a.id == id]
+        assert (ask.state, ask.kind, ask.run) == ("decided", "question", store.runs[run].host)
+        assert [e.kind for e in store.entries(run)] == ["run.accepted", "run.joined"]
+    assert len(set(answers.values())) == len(answers), "a question was answered twice"
     for steer, host in named:
         ordinal = _steers_of(store, host)[steer]
         assert store.runs[host].state != "joined"

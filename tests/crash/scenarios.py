@@ -174,7 +174,14 @@ async def survey(ctx: Context[World], order: str) -> str:
     return await ctx.call(mail, to="kim") if await ctx.ask("Write, too?", schema=bool) else "not written"
 
 
-TOOLS = (look, refund, flaky, report, mail, letter, wire, slow, parcel, errand, visit, survey)
+@tool(effect="steps")
+async def inquiry(ctx: Context[World], order: str) -> str:
+    """Pay, and write what somebody says."""
+    await ctx.call(refund, order=order)
+    return await ctx.call(mail, to=await ctx.ask("To whom?"))
+
+
+TOOLS = (look, refund, flaky, report, mail, letter, wire, slow, parcel, errand, visit, survey, inquiry)
 
 
 # --- the model --------------------------------------------------------------------------------------------------
@@ -303,6 +310,7 @@ _ALL = (
         ends=frozenset({"cancelled"}),
         meanwhile="interrupt",
     ),
+    Scenario(name="answered_by_a_message", answers=([call("inquiry", order="1")], "done"), meanwhile="queue"),
     Scenario(name="steered", answers=([call("parcel", to="kim")], "done"), meanwhile="steer"),
     Scenario(name="steered_while_it_answers", answers=(UNHURRIED,), meanwhile="steer"),
     Scenario(
@@ -398,7 +406,7 @@ async def settle(rt: Runtime, world: World, ask: Ask) -> None:
         world.note(event="approved", ask=ask.id)
         return
     if ask.kind == "question":
-        await ask.answer(True, by="lee")
+        await ask.answer("kim" if ask.schema == {"type": "string"} else True, by="lee")
         return
     assert ask.kind == "unknown_effect", ask
     assert ask.effect is not None

@@ -162,6 +162,8 @@ class Chat:
             self._prompt()
             return
         self._sent[run.id] = run
+        if run.status == "joined" and self.for_people:
+            say("(that is the answer)")
         if (ahead := run.waits_behind) is not None and ahead.state == "waiting":
             self._say_behind(run, ahead.run, ahead.asks)
         staying = asyncio.get_running_loop().create_task(self._stay(run))

@@ -44,7 +44,7 @@ def happened(event: Event) -> str:
         case "run.parked":
             said = f"{d['why']}, ask {d['ask']}"
         case "run.joined":
-            said = f"run {d['host']}"
+            said = f"run {d['host']}" + (f", it answers {d['ask']}" if d.get("ask") else "")
         case "session.committed":
             said = f"revision {d['revision']}"
         case "step.started" | "step.completed" | "context.built":

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-from ondol import events
-from ondol.errors import OperationExpired, OperationMismatch, QueueFull, RevisionConflict, SessionBusy
-from ondol.records import RunRow, SessionRow
+from ondol import events, messages, schemas, values
+from ondol.errors import InvalidInput, OperationExpired, OperationMismatch, QueueFull, RevisionConflict, SessionBusy
+from ondol.records import AskRow, RunRow, SessionRow
+from ondol.transactions.deciding import decide
 from ondol.transactions.ending import RETRYABLE_AFTER_RESTORE, Cancelled, park_restored, stop
 from ondol.transactions.pieces import (
     Blocking,
@@ -18,8 +19,8 @@ from ondol.transactions.pieces import (
     run_row,
     signal_rows,
 )
-from ondol.transactions.signals import STEER
-from ondol.transactions.statements import Statement, Tx
+from ondol.transactions.signals import STEER, Decision
+from ondol.transactions.statements import Statement, Tx, with_conditions
 
 IfBusy: TypeAlias = Literal["queue", "reject", "interrupt", "steer"]
 REPLY_KEPT = 30 * 24 * 3600 * 1_000_000  # microseconds that the reply of a completed operation is kept
@@ -92,7 +93,8 @@ def accept(new: NewRun, at: int) -> Tx[Accepted]:
             raise RevisionConflict(new.session, new.expected_revision, actual)
     if new.if_busy == "reject" and unfinished:
         raise SessionBusy(new.session, *unfinished[0])
-    if new.queue is not None and unfinished and new.if_busy != "interrupt":
+    answer = (yield from _answer(new, unfinished[0][0], at)) if unfinished else None
+    if new.queue is not None and unfinished and new.if_busy != "interrupt" and answer is None:
         (((waiting,),),) = yield [("run.count_unfinished", of_session)]
         if waiting > new.queue:
             raise QueueFull(new.session, new.queue)
@@ -104,6 +106,7 @@ def accept(new: NewRun, at: int) -> Tx[Accepted]:
         place = interrupted.run.place + 1
         yield [("run.make_room", of_session | {"place": place})]
     host = (yield from _host(new, unfinished[0][0])) if new.if_busy == "steer" and unfinished else None
+    wants = answer[0].run if answer else host and host.id
     if session is None:
         yield [("tenant.insert", {"tenant": new.tenant})]
         place_session: Statement = ("session.insert", of_session | {"next_place": 1, "zone": new.zone, "at": at})
@@ -118,7 +121,7 @@ def accept(new: NewRun, at: int) -> Tx[Accepted]:
         "tenant": new.tenant, "run": new.run, "session": new.session, "user_id": new.user_id,
         "operation_id": new.operation_id, "fingerprint": new.fingerprint, "agent": new.agent,
         "definition": new.definition_digest, "trigger": new.trigger, "door": new.door,
-        "zone": new.zone or known_zone or new.default_zone, "host": host and host.id,
+        "zone": new.zone or known_zone or new.default_zone, "host": wants,
         "place": place, "at": at, "next_seq": 2, "family": None, "replay_of": None, "forked_at": None,
     }  # fmt: skip
     definition = {"tenant": new.tenant, "digest": new.definition_digest, "body": new.definition}
@@ -134,6 +137,8 @@ def accept(new: NewRun, at: int) -> Tx[Accepted]:
         ("run.get", {"tenant": new.tenant, "run": new.run}),
     ]
     run = RunRow(*inserted[0])
+    if answer is not None:
+        return (yield from _answers(run, *answer, new, at))
     if interrupted is not None:
         behind = (yield from blocking(run)) if interrupted.pending else None
         return Accepted(run, created=True, wake=not interrupted.pending, interrupted=interrupted.run, behind=behind)
@@ -156,6 +161,39 @@ def _host(new: NewRun, first: str) -> Tx[RunRow | None]:
     run = run_row(rows, first)
     able = run.state in ("queued", "running") and not run.cancel
     return run if able and (run.agent, run.user_id) == (new.agent, new.user_id) else None
+
+
+def _answer(new: NewRun, first: str, at: int) -> Tx[tuple[AskRow, Decision] | None]:
+    """The question that the message answers: the only one that the session's first unfinished run, waiting for the same
+    user in talk with the same agent, has open. It must fit; approvals and unknown effects are never settled so."""
+    if new.if_busy not in ("queue", "steer") or new.trigger not in ("chat", "api") or new.blobs:
+        return None
+    rows, asks = yield [
+        ("run.get", {"tenant": new.tenant, "run": first}),
+        with_conditions("ask.list_open", {"tenant": new.tenant, "limit": 100}, {"run": first}),
+    ]
+    run = run_row(rows, first)
+    if run.state != "waiting" or (run.agent, run.user_id) != (new.agent, new.user_id):
+        return None
+    questions = [ask for ask in (AskRow(*a) for a in asks) if ask.kind == "question"]
+    if len(questions) != 1 or (questions[0].expires_at is not None and questions[0].expires_at <= at):
+        return None
+    try:
+        said = schemas.typed(messages.loads(new.input).text, values.loads(questions[0].schema or "{}"))
+    except InvalidInput:
+        return None
+    return questions[0], Decision(kind="answer", value=values.encode(said))
+
+
+def _answers(run: RunRow, ask: AskRow, decision: Decision, new: NewRun, at: int) -> Tx[Accepted]:
+    """T7 in the transaction of the message: its run is part of the one that asked."""
+    key = {"tenant": run.tenant, "run": run.id}
+    (moved,) = yield [("run.join", key | {"host": ask.run, "at": at})]
+    joined = events.RunJoined(host=ask.run, ask=ask.id)
+    append, _ = append_entries(run.tenant, run.id, moved[0][1], moved[0][0], at, [joined])
+    _, rows = yield [append, ("run.get", key)]
+    decided = yield from decide(run.tenant, ask.id, decision, new.user_id or new.door, new.door, at)
+    return Accepted(RunRow(*rows[0]), created=True, wake=decided.wake, host=decided.run)
 
 
 def known_operation(run: RunRow, fingerprint: str, at: int) -> Tx[Accepted]:
