@@ -23,7 +23,7 @@ from ondol.worker import EmbeddedEngine
 P = ParamSpec("P")
 T = TypeVar("T")
 
-SOON = 10.0  # seconds; what never comes is noticed, though slowly
+SOON = 30.0  # seconds; what never comes is noticed, though slowly; a busy disk is waited for
 
 
 class MortalStore:

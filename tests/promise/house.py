@@ -22,7 +22,7 @@ from ondol.model import ModelOutput, ModelRequest
 from ondol.providers.script import Reply
 from ondol.testing import EffectLine, FaultPlan, FaultyModel, ManualClock, ScriptedModel, afault_point
 
-SOON = 10.0  # seconds; a run that nobody drives is noticed, though slowly
+SOON = 30.0  # seconds; a run that nobody drives is noticed, though slowly; a busy disk is waited for
 HELLO = "hello"  # a turn without tools
 HELLO_BACK = "hello to you"
 
