@@ -283,7 +283,7 @@ async def test_without_a_default_the_run_ends_expired_and_its_session_goes_on(ho
     agent = house.agent(TASK, "done", tools=[asks(expires=timedelta(days=2))])
     async with house.life(agent) as life:
         run, ask = await asked(life.rt, agent)
-        behind = await life.rt.start(agent, HELLO, session="s", operation_id="behind")
+        behind = await life.rt.start(agent, HELLO, session="s", user="lee", operation_id="behind")
         await house.clock.wait_for_timers()
         house.clock.advance(days=2)
         with pytest.raises(RunExpired, match=f"{ask.id} was not answered in time.*start a new operation"):
@@ -333,7 +333,7 @@ async def test_a_question_that_expired_while_no_process_was_there_expires_at_the
     agent = house.agent(TASK, "done", tools=[asks(expires=timedelta(days=2))])
     async with house.life(agent) as life:
         run, _ = await asked(life.rt, agent)
-        behind = await life.rt.start(agent, HELLO, session="s", operation_id="behind")
+        behind = await life.rt.start(agent, HELLO, session="s", user="lee", operation_id="behind")
     house.clock.advance(days=3)
     async with house.life(agent) as life:
         assert await rest(await life.rt.get_run(run.id)) == "expired"
