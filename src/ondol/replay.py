@@ -278,8 +278,13 @@ def _kept(
             return replace(entry, by="recorded")
         case events.EffectFailed(call=call) | events.EffectAbandoned(call=call) | events.EffectExpired(call=call):
             return entry if state.effects[call].step < at_step else None
-        case events.AskDecided(call=int(call), decision="approve" | "deny") if state.effects[call].step < at_step:
-            return entry
+        case events.AskDecided(call=int(call), decision="approve" | "deny" | "answer"):
+            return entry if state.effects[call].step < at_step else None
+        case events.AskOpened(ask_kind="question", call=int(call)):
+            return entry if state.effects[call].step < at_step else None
+        case events.AskExpired(ask=ask):
+            asked = (state.effects[q.call].step for q in state.questions if q.ask == ask)
+            return entry if any(step < at_step for step in asked) else None
         case _:
             return None
 

@@ -82,6 +82,31 @@ async def test_what_a_shared_tool_of_steps_did_serves_no_later_call(house: House
         assert house.count("letter") == 2
 
 
+@pytest.mark.parametrize("how", ["by a message", "by default"])
+async def test_a_shared_question_is_shared_with_its_answer(house: House, how: str) -> None:
+    @tool(effect="steps")
+    async def task(ctx: Context[House]) -> str:
+        await ctx.call(letter, to="kim")
+        sure = await ctx.ask("Sure?", schema=bool, default=True, expires=timedelta(hours=1))
+        return await ctx.call(letter, to="lee") if sure else "no"
+
+    agent = house.agent([call("task")], "done", tools=[task])
+    async with house.life(agent) as life:
+        first = await ends(life, house, [call("task")], "done")
+        assert first.status == "waiting"
+        if how == "by a message":
+            assert (await life.rt.start(agent, "yes", session="s")).status == "joined"
+        else:
+            house.clock.advance(hours=2)
+        assert (await first.result(through_asks=True)).text == "done"
+        fork = await forked(life, first, 2)
+        assert fork.status == "completed"
+        asked = [e.data async for e in fork.events() if e.type in ("ask.opened", "ask.decided", "ask.expired")]
+        assert [(e.get("place"), e.get("value")) for e in asked] == [(1, None), (None, True)]
+        assert [e.reuses for e in await fork.effects()] == [e.id for e in await first.effects()]
+        assert house.count("letter") == 2
+
+
 async def test_a_stub_touches_nothing_and_says_so(house: House) -> None:
     async with house.life(house.agent()) as life:
         first = await ends(life, house, [LOOK], [LETTER], "done")
