@@ -44,13 +44,13 @@ def let_go(cwd: Path) -> None:
 
 
 def test_in_a_pipe_each_line_is_a_message_and_only_answers_are_printed(tmp_path: Path) -> None:
-    done = ondol("chat", app("talking"), cwd=tmp_path, stdin="hello\n\nhow are you")
+    done = ondol("--db", DB, "chat", app("talking"), cwd=tmp_path, stdin="hello\n\nhow are you")
     assert (done.code, done.out) == (0, "you said hello\nyou said hello, how are you\n")
     assert done.err == ""
-    (session,) = {run["session"] for run in ondol("runs", "-o", "json", cwd=tmp_path).json}
-    again = ondol("chat", app("talking"), "--session", session, "-o", "jsonl", cwd=tmp_path, stdin="bye\n")
+    (session,) = {run["session"] for run in ondol("--db", DB, "runs", "-o", "json", cwd=tmp_path).json}
+    again = ondol("--db", DB, "chat", app("talking"), "--session", session, "-o", "jsonl", cwd=tmp_path, stdin="bye\n")
     assert again.json["text"] == "you said hello, how are you, bye"
-    assert {run["trigger"] for run in ondol("runs", "-o", "json", cwd=tmp_path).json} == {"chat"}
+    assert {run["trigger"] for run in ondol("--db", DB, "runs", "-o", "json", cwd=tmp_path).json} == {"chat"}
 
 
 async def test_a_second_line_queues_while_a_turn_runs(tmp_path: Path) -> None:
@@ -145,10 +145,10 @@ async def test_a_question_is_answered_by_the_next_line(tmp_path: Path) -> None:
 
 
 def test_an_unknown_effect_wins_and_a_failed_turn_does_not_end_the_chat(tmp_path: Path) -> None:
-    lost = ondol("chat", app("losing"), cwd=tmp_path, stdin="send it\n")
+    lost = ondol("--db", DB, "chat", app("losing"), cwd=tmp_path, stdin="send it\n")
     assert lost.code == 7
     assert "effects resolve e_" in lost.err
-    failed = ondol("chat", app("refused"), cwd=tmp_path, stdin="hello\nagain\n")
+    failed = ondol("--db", DB, "chat", app("refused"), cwd=tmp_path, stdin="hello\nagain\n")
     assert failed.code == 1
     assert failed.err.count("error [run_failed]: ") == 2
 
