@@ -228,8 +228,9 @@ async def _outcome(calls: Calls, step: Effect, tool: Tool[..., Any]) -> Given | 
 async def _ask(calls: Calls, parent: Effect, place: int, wanted: Question) -> Step:
     try:
         answer = AnswerType(wanted.type)
-        if wanted.default is not ...:
-            answer.written(wanted.default)
+        default = None if wanted.default is ... else answer.written(wanted.default)
+        if redact([default, answer.schema]) != [default, answer.schema]:
+            raise InvalidInput("the default or the schema of a question holds a secret, and would be recorded")
     except InvalidInput as error:
         return Refused(error, is_recorded=False)
     words = redact(values.valid(wanted.words))

@@ -22,6 +22,7 @@ from ondol import (
     Run,
     RunExpired,
     Runtime,
+    Secret,
     Tool,
     ToolResponse,
     tool,
@@ -541,3 +542,32 @@ async def test_a_parked_run_with_an_open_question_may_be_answered_and_stays_park
 def test_what_went_wrong_with_a_call_can_be_told_from_other_exceptions() -> None:
     error = CallFailed("wire: no", tool="wire", state="denied")
     assert (error.tool, error.state, str(error), error.code) == ("wire", "denied", "wire: no", "call_failed")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"schema": str, "default": "open sesame", "expires": timedelta(hours=1)},
+        {"schema": Annotated[str, Field(description="not open sesame")]},
+    ],
+)
+async def test_a_question_that_would_record_a_secret_is_not_asked(house: House, options: dict[str, Any]) -> None:
+    Secret("open sesame")
+    agent = house.agent(TASK, "done", tools=[asks(**options)])
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s")
+        assert await rest(run) == "completed"
+        assert await run.asks(state=None) == []
+    assert told(house).error
+    assert "holds a secret" in str(told(house).value)
+    assert b"open sesame" not in house.file.read_bytes()
+
+
+async def test_the_words_of_a_question_are_recorded_without_a_secret(house: House) -> None:
+    Secret("open sesame")
+    agent = house.agent(TASK, "done", tools=[asks("Is it open sesame?", schema=bool)])
+    async with house.life(agent) as life:
+        _, ask = await asked(life.rt, agent)
+        assert ask.question == "Is it [secret]?"
+        await ask.answer(True, by="kim")
+        assert await rest(await life.rt.get_run(ask.run)) == "completed"

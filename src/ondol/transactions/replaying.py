@@ -16,7 +16,7 @@ from ondol.transactions.statements import Statement, Tx
 
 
 def read_family(tenant: str, run_id: str) -> Tx[Family]:
-    """The run with its whole family. Raises NotFound; StoreCorrupt if its input does not match its checksum."""
+    """The run with its whole family. Raises NotFound; StoreCorrupt if a message of it does not match its checksum."""
     key = {"tenant": tenant, "run": run_id}
     rows, stored = yield [("run.get", key), ("message.of_run", key)]
     run = run_row(rows, run_id)
