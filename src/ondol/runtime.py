@@ -57,7 +57,7 @@ from ondol.handles import (
     this_person,
     told_of,
 )
-from ondol.ids import DEFAULT_TENANT, checked_id, checked_limit, checked_text
+from ondol.ids import DEFAULT_TENANT, MAX_LIMIT, checked_id, checked_limit, checked_text
 from ondol.imported import ImportedRun
 from ondol.limits import Bounds, Limits
 from ondol.logs import journaled
@@ -819,7 +819,7 @@ class Runtime:
         by = checked_id("by", by or this_person())
         if cancel:
             for state in ("parked", "waiting", "queued", "running"):
-                for run in await self.runs(session=session, state=state, tenant=tenant):
+                for run in await self.runs(session=session, state=state, limit=MAX_LIMIT, tenant=tenant):
                     stopping = await self.cancel(run, by=by, reason="session deleted", tenant=tenant)
                     await self._until_rest(stopping._row)
         now = to_micros(self.clock.now())

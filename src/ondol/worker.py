@@ -247,10 +247,14 @@ class EmbeddedEngine:
         except Exception as error:
             log.exception("run %s stopped by an error of the runtime itself", run, extra=self._about(run))
             if self._drive(run) is None:  # it could not even be claimed
-                self.refused[run] = OndolError(redact(f"run {run} cannot be driven: {type(error).__name__}: {error}"))
+                self._refuse(run, error)
             await self._count_as_death(tenant, run, error)
         else:
             self._after(drive)
+
+    def _refuse(self, run: str, error: Exception) -> None:
+        """Whoever waits for the run is told why it is not driven here."""
+        self.refused[run] = OndolError(redact(f"run {run} cannot be driven: {type(error).__name__}: {error}"))
 
     def _about(self, run: str) -> dict[str, str]:
         drive = self._drive(run)
@@ -345,7 +349,13 @@ class EmbeddedEngine:
     async def _recover(self) -> None:
         for tenant in await self.store.read(queries.tenants):
             for run, fence, _, _, _ in await self.store.read(queries.running, tenant):
-                await self.store.write(transactions.recover, tenant, run, fence, self._now())
+                try:
+                    await self.store.write(transactions.recover, tenant, run, fence, self._now())
+                except (StoreFull, StoreBusy):
+                    raise  # of the store as a whole: it is tried again
+                except Exception as error:  # of this run alone: it stays as it is, and the others are taken up
+                    log.exception("run %s cannot be taken up", run, extra={"run": run})
+                    self._refuse(run, error)
 
     async def look(self) -> None:
         """Claim what can be claimed, hand on signals, expire what is due."""
@@ -384,6 +394,7 @@ class EmbeddedEngine:
         """Expiry is a decision that the clock makes. Returns when the next one is due."""
         now = self._now()
         asks = await self.store.read(queries.expirable_asks, tenant)
+        expired = False
         for ask, at in asks:
             if at > now:
                 return at
@@ -392,9 +403,16 @@ class EmbeddedEngine:
                     transactions.decide, tenant, ask, Decision(kind="expire"), "ondol", transactions.CLOCK, now
                 )
             except (AlreadyDecided, AskClosed):
+                expired = True
                 continue
+            except (StoreFull, StoreBusy):
+                raise
+            except Exception:  # of this ask alone: it stays open, and the others expire
+                log.exception("ask %s cannot expire", ask)
+                continue
+            expired = True
             self.decided(decided)
-        return now if asks else None  # a full page was due: look for more
+        return now if expired else None  # a full page was due: look for more
 
     def decided(self, decided: transactions.Decided) -> None:
         run = decided.run
@@ -413,6 +431,8 @@ class EmbeddedEngine:
                     await self.collect_blobs()
                 except StoreError as error:
                     log.warning("%s", error)
+                except Exception:  # a file that cannot be removed, say: the next time it is tried again
+                    log.exception("collecting unused blobs failed")
             await asyncio.sleep(_HOUSEKEEPING)
 
     async def collect_blobs(self) -> int:

@@ -223,3 +223,15 @@ async def test_words_in_a_session_that_waits_for_an_approval_approve_nothing(hou
         await (await the_ask(waiting)).deny(by="lee")
         assert await rest(said) == "completed"
     assert house.count("wire") == 0
+
+
+async def test_a_session_with_more_runs_than_a_page_is_cancelled_and_deleted_as_a_whole(house: House) -> None:
+    agent = house.agent([call("wire", to="kim")], "done")
+    async with house.life(agent) as life:
+        assert await rest(await life.rt.start(agent, "go", session="s", operation_id="first")) == "waiting"
+        starting = [life.rt.start(agent, HELLO, session="s", operation_id=f"op-{n}") for n in range(110)]
+        runs = await asyncio.gather(*starting)
+        await (await life.rt.get_session("s")).delete(cancel=True, by="lee")
+        assert {await rest(await life.rt.get_run(run.id)) for run in runs} <= {"cancelled", "completed"}
+        assert not await life.rt.sessions()
+    house.checked = False  # only tombstones are left

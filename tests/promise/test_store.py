@@ -12,7 +12,7 @@ from typing import Any
 import apsw
 import pytest
 
-from ondol import Agent, Run, StoreCorrupt, StoreError, StoreFull, StoreTooNew, tool
+from ondol import Agent, Context, OndolError, Run, StoreCorrupt, StoreError, StoreFull, StoreTooNew, tool
 from ondol.stores import sqlite_admin
 from ondol.testing import FaultPlan, barrier, call, error, raise_
 from ondol.testing.faults import Fault
@@ -261,6 +261,51 @@ async def test_b17_a_blob_that_was_changed_is_found(house: House) -> None:
         (message, *_) = await run.messages()
         with pytest.raises(StoreCorrupt):
             await life.rt.get_blob(message.parts[1].digest)  # type: ignore[union-attr]
+
+
+def damage(house: House, text: str, *given: object) -> None:
+    connection = apsw.Connection(str(house.file))
+    connection.execute(text, given)
+    assert connection.total_changes() == 1
+    connection.close()
+
+
+async def test_b17_a_run_that_cannot_be_taken_up_stops_no_other(house: House) -> None:
+    """Its cancel was accepted, its holder died, and what it had started cannot be read."""
+    house.checked = False
+    agent, in_letter, reading = house.agent([LETTER], "done"), barrier(), barrier()
+    plan = FaultPlan().at("letter.after", fault=in_letter).at("absorb.before", fault=reading)
+    async with house.life(agent, plan=plan) as life:
+        damaged = await life.rt.start(agent, "go", session="s", operation_id="op")
+        await in_letter.reached.wait()
+        await damaged.cancel(by="kim")
+        life.die()
+    damage(house, "UPDATE effects SET arguments = ? WHERE run = ?", '{"to', damaged.id)
+    async with house.life(agent) as life:
+        assert (await life.rt.run(agent, HELLO, session="other", operation_id="other")).text
+        with pytest.raises(OndolError, match=damaged.id):
+            async with asyncio.timeout(10):
+                await (await life.rt.get_run(damaged.id)).result()
+
+
+async def test_b17_an_ask_that_cannot_expire_stops_no_other(house: House) -> None:
+    @tool(effect="once", approve=True, approve_expires=timedelta(hours=1))
+    async def rush(ctx: Context[House], to: str) -> str:
+        return await ctx.deps.act(ctx, "rush", to=to)
+
+    house.checked = False
+    agent = house.agent([call("rush", to="kim")], "then not", tools=[rush])
+    async with house.life(agent) as life:
+        runs = [await life.rt.start(agent, "go", session=f"s{n}", operation_id=f"op{n}") for n in range(2)]
+        for run in runs:
+            assert await rest(run) == "waiting"
+    damage(house, "UPDATE asks SET effect = 'nothing' WHERE run = ?", runs[0].id)
+    house.clock.advance(hours=2)
+    async with house.life(agent) as life:
+        assert await rest(await life.rt.get_run(runs[1].id)) == "completed"
+        await life.engine.look()
+        assert (await life.rt.get_run(runs[0].id)).status == "waiting"
+    assert house.count() == 0
 
 
 # --- B18 --------------------------------------------------------------------------------------------------------
