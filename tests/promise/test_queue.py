@@ -231,7 +231,7 @@ async def test_a_session_with_more_runs_than_a_page_is_cancelled_and_deleted_as_
         assert await rest(await life.rt.start(agent, "go", session="s", operation_id="first")) == "waiting"
         starting = [life.rt.start(agent, HELLO, session="s", operation_id=f"op-{n}") for n in range(110)]
         runs = await asyncio.gather(*starting)
+    async with house.life(house.agent("done", name="another")) as life:  # nothing of them is driven here
         await (await life.rt.get_session("s")).delete(cancel=True, by="lee")
-        assert {await rest(await life.rt.get_run(run.id)) for run in runs} <= {"cancelled", "completed"}
-        assert not await life.rt.sessions()
+        assert {(await life.rt.get_run(run.id)).status for run in runs} == {"cancelled"}
     house.checked = False  # only tombstones are left
