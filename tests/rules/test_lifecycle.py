@@ -162,3 +162,73 @@ def test_the_wait_grows_with_each_attempt_is_the_same_for_the_same_run_and_ends(
 def test_a_provider_that_says_when_is_believed_within_reason():
     assert lifecycle.retry_delay("rate_limited", 1, 7.0, "r") == 7.0
     assert lifecycle.retry_delay("rate_limited", 1, 3600.0, "r") is None
+
+
+# --- tools of steps ---------------------------------------------------------------------------------------------
+
+STEPS = {**RULES, "task": Rules(effect="steps")}
+
+
+def task(*entries: events.Entry) -> journal.State:
+    """A tool of steps (call 0) beside a planned ``once`` call (1), after these entries."""
+    called = [BUILT, ModelCompleted(step=1, message=2), planned(0, "task", "steps"), planned(1, "once")]
+    return state(*called, *entries)
+
+
+def step(call: int, place: int, kind="idempotent", ask=None):
+    return EffectPlanned(call=call, tool="step", effect=kind, ask=ask, parent=0, place=place)
+
+
+def next_of(of: journal.State, busy=frozenset(), tools=STEPS, **options):
+    return lifecycle.next_action(of, tools, busy=busy, now=10, bounds=Bounds(), **options)
+
+
+def test_a_tool_of_steps_is_entered_again_for_what_it_had_begun():
+    assert next_of(task()) == Advance(((0, Run()), (1, Run())))
+    begun = task(step(2, 0), EffectStarted(call=2, attempt=1, deadline=5), EffectSucceeded(call=2), step(3, 1))
+    assert next_of(begun) == Advance(((0, Run()), (1, Run())))
+    assert next_of(begun, busy={0, 1}) == Wait()  # nobody but its body works on a step
+
+
+def test_a_step_that_was_lost_holds_planned_once_siblings_until_its_body_has_looked():
+    lost = task(step(2, 0), EffectStarted(call=2, attempt=1, deadline=5))
+    assert next_of(lost) == Advance(((0, Run()),))
+    assert next_of(lost, busy={0}) == Advance(((1, Run()),))  # it is in flight, and not lost
+
+
+@pytest.mark.parametrize(
+    "waits",
+    [
+        [step(2, 0, ask="a")],
+        [step(2, 0), EffectStarted(call=2, attempt=1, deadline=5), EffectUnknown(call=2, ask="u")],
+        [events.AskOpened(ask="q", ask_kind="question", call=0, place=0, hash="h")],
+    ],
+    ids=["approval", "unknown", "question"],
+)
+def test_a_tool_of_steps_that_waits_for_a_person_is_held(waits):
+    assert next_of(task(EffectSucceeded(call=1), *waits)) == Suspend()
+
+
+def test_an_answer_and_a_default_let_a_tool_of_steps_go_on_and_neither_ends_the_run():
+    opened = [EffectSucceeded(call=1), events.AskOpened(ask="q", ask_kind="question", call=0, place=0, hash="h")]
+    answered = events.AskDecided(ask="q", decision="answer", by="kim", door="d", call=0, value=False)
+    for outcome in (answered, events.AskExpired(ask="q", value=False)):
+        after = task(*opened, outcome)
+        assert next_of(after) == Advance(((0, Run()),))
+        assert [(s.has_outcome, s.value) for s in after.steps(0) if isinstance(s, journal.Question)] == [(True, False)]
+    nobody = task(*opened, events.AskExpired(ask="q", unanswered=True))
+    assert next_of(nobody, busy={1}) == Wait()
+    assert next_of(nobody) == End("expired")
+
+
+def test_code_that_does_not_fit_parks_the_run_once_nothing_else_can_be_done():
+    assert next_of(task(step(2, 0)), changed={0: "why"}) == Advance(((1, Run()),))
+    assert next_of(task(step(2, 0), EffectSucceeded(call=1)), changed={0: "why"}) == lifecycle.Park("why")
+
+
+def test_steps_of_a_tool_that_is_gone_are_settled_before_it():
+    lost = task(EffectSucceeded(call=1), step(2, 0), EffectStarted(call=2, attempt=1, deadline=5))
+    first = next_of(lost, tools=RULES)
+    assert isinstance(first, Settle)
+    assert [call for call, _ in first.work] == [2]
+    assert isinstance(next_of(lost, tools=RULES, park_missing=True), lifecycle.Park)
