@@ -512,7 +512,7 @@ async def test_silence_is_a_timeout_and_closes_the_socket(
     if wire.name == "google" and alive:
         return  # its servers send no comments, and its client could not read them
     server.will(breaks(wire, "stall", *said, alive=alive))
-    model = make(wire, server.host, timeout=0.3)
+    model = make(wire, server.host, timeout=1.0)
     error = await failure(model)
     assert (error.kind, error.sent) == ("timeout", True)
     await asyncio.wait_for(server.exchanges[0].gone.wait(), 1)
@@ -523,7 +523,7 @@ async def test_a_whole_answer_that_does_not_come_is_a_timeout(
     server: LoopbackServer, wire: Wire, make: Callable[..., PydanticAIModel]
 ) -> None:
     server.will(breaks(wire, "stall"))
-    error = await failure(make(wire, server.host, timeout=0.3, stream=False))
+    error = await failure(make(wire, server.host, timeout=1.0, stream=False))
     assert (error.kind, error.sent) == ("timeout", True)
     await asyncio.wait_for(server.exchanges[0].gone.wait(), 1)
     assert server.requests == 1
