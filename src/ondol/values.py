@@ -284,7 +284,7 @@ def decode(encoded: Any) -> Any:
         return Opaque(type=str(encoded.get("type", "?")), repr=str(encoded.get("v", "")))
     try:
         return _READERS[encoded[TAG]](encoded["v"])
-    except Exception:
+    except Exception:  # an unknown tag, or a user's own object that looks like one: shown as it is, never lost
         return encoded
 
 

@@ -8,6 +8,7 @@ import pytest
 from kit import NEXT, Conversation, Outside, holds_in_all_cases
 
 from ondol import Agent, Context, ModelRequest, RunFailed, Runtime, context, tool
+from ondol.providers.script import Script
 from ondol.testing import Downstream, ScriptedModel, call
 
 WINDOW = 8_000  # tokens of four characters
@@ -22,9 +23,9 @@ async def page(ctx: Context[Outside], n: int) -> str:
 
 
 class Narrow(Conversation):
-    def __init__(self, **scripts: object) -> None:
+    def __init__(self, **scripts: Script) -> None:
         super().__init__({})
-        self.of = {said: ScriptedModel(script, window=WINDOW) for said, script in scripts.items()}  # type: ignore
+        self.of = {said: ScriptedModel(script, window=WINDOW) for said, script in scripts.items()}
         self.of[NEXT] = ScriptedModel(["hello to you"])
 
 

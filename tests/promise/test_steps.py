@@ -457,7 +457,7 @@ async def test_a_body_that_catches_everything_repeats_nothing_and_blocks_nobody(
         for _ in range(3):
             try:
                 return await ctx.call(wire, to="kim")
-            except Exception:
+            except Exception:  # what a careless body does: the signal must pass by it
                 swallowed.append("an exception")
             except BaseException as signal:
                 swallowed.append(type(signal).__name__)
