@@ -282,8 +282,14 @@ async def no_more_tasks_than(n: int) -> None:
 
 async def all_connections_are_open(life: Life, file: Path) -> None:
     """A reader opens its connection with the first thing that it reads, and which of them reads is chance."""
-    while sum(connection.filename == str(file) for connection in apsw.connections()) < 3:  # a writer and two readers
+    while sum(leads_to(connection, file) for connection in apsw.connections()) < 3:  # a writer and two readers
         await asyncio.gather(*(life.rt.runs() for _ in range(4)))
+
+
+def leads_to(connection: apsw.Connection, file: Path) -> bool:
+    with contextlib.suppress(apsw.ThreadingViolationError, apsw.ConnectionClosedError):  # at work, or just ended
+        return connection.filename == str(file)
+    return False
 
 
 async def a_day(house: House, life: Life, agent: Agent, day: int) -> None:
