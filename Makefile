@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench mutants clean
+.PHONY: demo test lint bench mutants torture clean
 
 $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) 2>/dev/null \
@@ -30,6 +30,11 @@ bench: $(STAMP)
 
 mutants: $(STAMP)
 	$(BIN)/python tests/mutants.py
+
+# FAMILY=power (without: all), MINUTES=5 (without: until all cases have passed), SEED=17 (that case), GO_ON=1 (after a failure)
+torture: $(STAMP)
+	@cd tests && ../$(BIN)/python -m torture $(if $(FAMILY),--family $(FAMILY)) $(if $(MINUTES),--minutes $(MINUTES)) \
+	  $(if $(SEED),--seed $(SEED)) $(if $(GO_ON),--go-on)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

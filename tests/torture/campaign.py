@@ -1,0 +1,267 @@
+"""How is a family of faults tried many thousand times, and a few of them whenever the tests run?
+
+A *family* is one module beside this one, ``test_<family>.py``: its cases, its control and its tests. A case does all
+that follows from its seed, in a folder of its own, and raises (an AssertionError, as a rule) where a promise does not
+hold:
+
+    async def case(seed: int, place: Place) -> None:
+        chosen = random.Random(seed)
+        ...
+
+    async def control(seed: int, place: Place) -> None:
+        ...  # the same with a guard taken away: who does not fail here proves nothing
+
+    FAMILY = Family(case=case, control=control, cases=10_000, sample=60)
+
+    @FAMILY.sampled
+    async def test_what_was_promised(seed: int, place: Place) -> None:
+        await case(seed, place)
+
+    async def test_a_missing_guard_is_noticed(place: Place) -> None:
+        await FAMILY.notices(place)
+
+That is all: ``make torture FAMILY=<family>`` finds the module by its name, and ``make torture`` all of them. Only the
+seed chooses, by ``random.Random(seed)``: never the time, the process or the order of cases, so that a seed replays.
+Where there is a list of cases that shall all be tried, the first seeds are its indices. ``place.folder`` is empty and
+goes away after a case that passed; ``await place.downstream()`` is a service with a ledger that other cases write to
+as well (tell yours by ``place.name``). A case that hangs fails after ``limit`` seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import faulthandler
+import functools
+import hashlib
+import importlib
+import json
+import shutil
+import tempfile
+import time
+import traceback
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ondol.testing import Downstream
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+STATES = ROOT / ".torture"  # what has passed; not under version control
+_IN_MEMORY = Path("/dev/shm")  # where there is one: a flush costs nothing there, and no case depends on its price
+_CASES_A_SERVICE = 300  # its ledger is read as a whole
+_SAY_EVERY = 10.0  # seconds
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a case happens: an empty folder, and the outside world."""
+
+    folder: Path
+    downstream: Callable[[], Awaitable[Downstream]]
+
+    @property
+    def name(self) -> str:
+        """Tells the lines of this case in the ledger from those of others."""
+        return self.folder.name
+
+    def within(self, name: str) -> Place:
+        """Another empty folder, in this one."""
+        folder = self.folder / f"{self.folder.name}.{name}"
+        folder.mkdir()
+        return dataclasses.replace(self, folder=folder)
+
+
+Case = Callable[[int, Place], Awaitable[None]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """``cases``: how many seeds, counted from 0, make the whole campaign; ``sample``: how many of them the tests run.
+
+    ``control`` is tried with the first ``tries`` seeds: one of them has to fail by a ``violation``. ``limit`` is the
+    time that a case may take, in seconds.
+    """
+
+    case: Case
+    control: Case
+    cases: int
+    sample: int = 0
+    tries: int = 20
+    violation: type[BaseException] | tuple[type[BaseException], ...] = AssertionError
+    limit: float = 60.0
+
+    @property
+    def sampled(self) -> pytest.MarkDecorator:
+        """Runs a test with each ``seed`` of the sample."""
+        return pytest.mark.parametrize("seed", range(self.sample))
+
+    async def notices(self, place: Place) -> int:
+        """The first seed with which the control fails. Raises AssertionError if there is none."""
+        for seed in range(self.tries):
+            try:
+                await self.control(seed, place.within(f"control{seed}"))
+            except self.violation:
+                return seed
+        raise AssertionError(f"the control passed with each of {self.tries} seeds: this family proves nothing")
+
+
+@functools.cache
+def family(name: str) -> Family:
+    """Raises LookupError if there is none of that name."""
+    if name not in names():
+        raise LookupError(f"there is no family {name!r}, only {', '.join(names())}")
+    found: Family = importlib.import_module(f"torture.test_{name}").FAMILY
+    return found
+
+
+def names() -> list[str]:
+    modules = sorted(HERE.glob("test_*.py"))
+    return [m.stem.removeprefix("test_") for m in modules if "\nFAMILY = " in m.read_text()]
+
+
+# --- what has passed --------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Progress:
+    """All seeds before ``next`` have passed but the ``failed``. Other code starts anew: a pass is about what ran."""
+
+    file: Path
+    code: str
+    next: int = 0
+    failed: list[int] = dataclasses.field(default_factory=list)
+
+    @classmethod
+    def of(cls, file: Path, code: str) -> Progress:
+        if file.exists() and (said := json.loads(file.read_text()))["code"] == code:
+            return cls(file, **said)
+        return cls(file, code)
+
+    def keep(self) -> None:
+        self.file.parent.mkdir(exist_ok=True)
+        said = {"code": self.code, "next": self.next, "failed": self.failed}
+        aside = self.file.with_suffix(".new")
+        aside.write_text(json.dumps(said))
+        aside.replace(self.file)
+
+
+def code() -> str:
+    """Names the code: what is tried, and what tries it."""
+    digest = hashlib.sha256()
+    for folder in ("src", "tests"):
+        for file in sorted((ROOT / folder).rglob("*.py")) + sorted((ROOT / folder).rglob("*.sql")):
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+# --- a campaign -------------------------------------------------------------------------------------------------
+
+
+class Campaign:
+    """Runs the cases of one family, one after the other, in this process."""
+
+    def __init__(self, name: str, family: Family, say: Callable[[str], Any] = print) -> None:
+        self.name, self.family, self.say = name, family, say
+        self._service: Downstream | None = None
+        self._uses = 0
+
+    def __enter__(self) -> Campaign:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end_service()
+
+    def replay(self, seed: int) -> bool:
+        """Run the case with that seed. Returns whether it passed; what has passed before is not looked at."""
+        passed = self._run(seed)
+        if passed:
+            self.say(f"{self.name}: seed {seed} passed")
+        return passed
+
+    def run(self, progress: Progress, *, minutes: float | None = None, go_on: bool = False) -> bool:
+        """The control, then the seeds that have not passed, until all have or the time is over.
+
+        Ends at the first failure, or tries the others too with ``go_on``. Returns whether nothing has failed.
+        """
+        if not self._control_fails():
+            return False
+        began = said = time.monotonic()
+        again, progress.failed = progress.failed, []
+        done = 0
+        while again or progress.next < self.family.cases:
+            now = time.monotonic()
+            if minutes is not None and now - began > 60 * minutes:
+                break
+            seed = again.pop(0) if again else progress.next
+            if not self._run(seed):
+                progress.failed.append(seed)
+            if seed == progress.next:
+                progress.next += 1
+            done += 1
+            if progress.failed and not go_on:
+                break
+            if now - said > _SAY_EVERY:
+                said = now
+                progress.keep()
+                self.say(self._state(progress, done, now - began))
+        progress.failed += again
+        progress.keep()
+        self.say(self._state(progress, done, time.monotonic() - began))
+        return not progress.failed
+
+    def _state(self, progress: Progress, done: int, seconds: float) -> str:
+        failed = f", failed: {progress.failed}" if progress.failed else ""
+        return f"{self.name}: {progress.next} of {self.family.cases} cases, {done} in {seconds:.0f} s now{failed}"
+
+    def _control_fails(self) -> bool:
+        folder = _folder()
+        try:
+            seed = asyncio.run(self.family.notices(Place(folder, self._downstream)))
+        except Exception:
+            self.say(f"{self.name}: the control\n{traceback.format_exc()}")
+            return False
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        self.say(f"{self.name}: the control fails with seed {seed}, as it has to")
+        return True
+
+    def _run(self, seed: int) -> bool:
+        folder = _folder()
+        faulthandler.dump_traceback_later(self.family.limit + 30, exit=True)  # where not even a time-out comes through
+        try:
+            asyncio.run(self._bounded(seed, Place(folder, self._downstream)))
+        except Exception:
+            command = f"make torture FAMILY={self.name} SEED={seed}"
+            self.say(f"{traceback.format_exc()}\n{self.name}: seed {seed} FAILED. What it left: {folder}\n  {command}")
+            return False
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+        shutil.rmtree(folder, ignore_errors=True)
+        if self._uses >= _CASES_A_SERVICE:
+            self._end_service()
+        return True
+
+    async def _bounded(self, seed: int, place: Place) -> None:
+        async with asyncio.timeout(self.family.limit):
+            await self.family.case(seed, place)
+
+    async def _downstream(self) -> Downstream:
+        if self._service is None:
+            self._service = await Downstream.start()
+        self._uses += 1
+        return self._service
+
+    def _end_service(self) -> None:
+        self._uses = 0
+        if self._service is not None:
+            asyncio.run(self._service.stop())
+            self._service = None
+
+
+def _folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="torture-", dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None))

@@ -1,0 +1,32 @@
+"""Where the cases of the families happen when the tests run a few of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ondol.testing import Downstream
+from torture.campaign import Place
+
+
+@pytest.fixture(scope="session")
+def outside() -> Iterator[Callable[[], Awaitable[Downstream]]]:
+    """The outside world of all cases, from the first one that asks for it."""
+    started: list[Downstream] = []
+
+    async def downstream() -> Downstream:
+        if not started:
+            started.append(await Downstream.start())
+        return started[0]
+
+    yield downstream
+    for service in started:
+        asyncio.run(service.stop())
+
+
+@pytest.fixture
+def place(tmp_path: Path, outside: Callable[[], Awaitable[Downstream]]) -> Place:
+    return Place(tmp_path, outside)
