@@ -320,7 +320,7 @@ class Calls:
         limit, state = self.served.bounds.limits.tool_output or limits.DEFAULT_TOOL_OUTPUT, self.drive.state
         if effect.parent is not None:
             return limit
-        return outputs.share(limit, sum(e.step == effect.step and e.parent is None for e in state.effects))
+        return outputs.share(limit, sum(e.parent is None for e in state.of_last_step))
 
     async def value_of(self, result: ToolResponse) -> Any:
         """The whole of a recorded result, as the body of a tool of steps is given it."""
@@ -339,8 +339,8 @@ class Calls:
         """The call's change of the session state. Siblings do not see each other, so they may not overwrite."""
         patch = redact(values.encode_object(ctx.state.patch, lost))
         state = self.drive.state
-        for sibling in state.effects:
-            if sibling.step == effect.step and state.root(sibling).ordinal != state.root(effect).ordinal:
+        for sibling in state.of_last_step if patch else ():
+            if state.root(sibling).ordinal != state.root(effect).ordinal:
                 theirs = self._patches.get(sibling.ordinal) or self.drive.state.patches.get(sibling.ordinal, {})
                 if clash := sorted(k for k in patch if k in theirs and theirs[k] != patch[k]):
                     return {}, f"another call of the same step set {', '.join(clash)} differently"

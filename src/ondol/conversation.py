@@ -25,6 +25,7 @@ class Conversation:
         self.messages: dict[int, Message] = {}
         self.call_ids: set[str] = set()
         self._weight = 0  # of the own messages
+        self._is_cut = False  # one of them is
         self.provider = provider
         self._instructions = instructions
         self._sendable: dict[int, Message] = {}
@@ -50,6 +51,12 @@ class Conversation:
         self._weight += context.weight([body], [message])
         if (sent := context.sendable(body, message, self.provider)) is not None:
             self._sendable[ordinal] = sent
+        self._is_cut |= bool(outputs.blobs_of((message,)))
+
+    @property
+    def is_cut(self) -> bool:
+        """Is there a result that was too long to be shown whole?"""
+        return self._is_cut or self.history.is_cut
 
     def blobs(self) -> dict[str, Blob]:
         """What of it, and of the session before it, is kept as a blob because it is too long to be shown."""

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ondol import context, messages, queries
+from ondol import context, messages, outputs, queries
 from ondol.messages import Message
 from ondol.records import SessionRow
 from ondol.store import Store
@@ -20,9 +20,10 @@ class History(NamedTuple):
     chain: bytes
     size: int  # characters of the stored bodies
     weight: int  # see ``context.weight``
+    is_cut: bool  # a result in it was too long to be shown whole
 
 
-NO_HISTORY = History(0, (), context.EMPTY_CHAIN, 0, 0)
+NO_HISTORY = History(0, (), context.EMPTY_CHAIN, 0, 0, False)
 
 
 class HistoryCache:
@@ -56,7 +57,8 @@ class HistoryCache:
         """Keep the history with these committed bodies behind it, which the provider takes as ``sent``."""
         chain = context.extend_chain(before.chain, bodies)
         size, weight = before.size + sum(map(len, bodies)), before.weight + context.weight(bodies, sent)
-        history = History(until, (*before.messages, *sent), chain, size, weight)
+        is_cut = before.is_cut or bool(outputs.blobs_of(sent))
+        history = History(until, (*before.messages, *sent), chain, size, weight, is_cut)
         key = _key(session, provider)
         old = self._kept.pop(key, None)
         self._size += history.size - (old.size if old else 0)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias, assert_never
 
@@ -83,6 +83,7 @@ class State(NamedTuple):
     answered: int | None = None
     last_answer: int = 0
     effects: tuple[Effect, ...] = ()
+    without_outcome: tuple[int, ...] = ()  # the ordinals of those
     asks: Mapping[str, events.AskKind] = MappingProxyType({})  # the open ones
     questions: tuple[Question, ...] = ()  # of tools of steps, also those that were answered
     expired: str | None = None  # the ask of a question that nobody answered in time, and that has no default
@@ -104,13 +105,17 @@ class State(NamedTuple):
 
     @property
     def open_effects(self) -> tuple[Effect, ...]:
-        return tuple(e for e in self.effects if not e.has_outcome)
+        return tuple(self.effects[call] for call in self.without_outcome)
+
+    @property
+    def of_last_step(self) -> Iterator[Effect]:
+        """The calls of the last answer, and those that they made, from the last one back."""
+        return itertools.takewhile(lambda e: e.step == self.step, reversed(self.effects))
 
     @property
     def calls_open(self) -> bool:
         """Has a call of the last answer no outcome yet?"""
-        last = itertools.takewhile(lambda e: e.step == self.step, reversed(self.effects))
-        return any(not e.has_outcome for e in last)
+        return any(self.effects[call].step == self.step for call in self.without_outcome)
 
     def worked_at(self, now: int) -> int:
         """Microseconds that processes have worked on the run so far. Waiting, of whatever kind, is no work."""
@@ -149,6 +154,8 @@ class State(NamedTuple):
         own tool of steps.
         """
         merged: dict[str, Any] = {}
+        if not self.patches:
+            return merged
         for effect in sorted((self.effects[call] for call in self.patches), key=lambda e: (*self.path(e), math.inf)):
             if before is None or self._precedes(effect, before):
                 merged |= self.patches[effect.ordinal]
@@ -163,10 +170,11 @@ class State(NamedTuple):
 def fold(batches: Iterable[Batch], state: State | None = None) -> State:
     state = state or State()
     for batch in batches:
-        state = _until(state, batch)
+        worked, in_tools = _worked_until(state, batch)
         for entry in batch.entries:
             state = apply(state, entry, batch.at)
-        state = state._replace(seq=batch.seq + len(batch.entries) - 1, fence=batch.fence)
+        last = batch.seq + len(batch.entries) - 1
+        state = state._replace(seq=last, fence=batch.fence, at=batch.at, worked=worked, in_tools=in_tools)
     return state
 
 
@@ -188,7 +196,7 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
                 waited=False,
             )
         case events.StepFailed(attempt=attempt, retry_at=retry_at, fallback=fallback):
-            state = _spent(state, entry)
+            state = state._replace(**_spent(state, entry))
             if fallback is not None:
                 return state._replace(candidate=fallback, attempt=1, retry_at=None)
             if entry.fits is not None:
@@ -197,9 +205,9 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
                 return state._replace(model_error=entry)
             return state._replace(attempt=attempt + 1, retry_at=retry_at)
         case events.ModelCompleted(message=message):
-            return _spent(state, entry)._replace(
+            return state._replace(
                 step=state.step + 1, attempt=1, retry_at=None, context=None, answered=message, last_answer=message,
-                next_message=message + 1, last_step_open=True,
+                next_message=message + 1, last_step_open=True, **_spent(state, entry),
             )  # fmt: skip
         case events.EffectPlanned(parent=int()):
             message, reply = private_messages(entry.call)
@@ -209,17 +217,16 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
                 place=entry.place, hash=entry.hash, reuses=entry.reuses,
                 doubted=_is_doubted(state, entry),
             )  # fmt: skip
-            return state._replace(effects=(*state.effects, planned), pool=_without(state.pool, entry.reuses))
+            return _planned(state, planned)
         case events.EffectPlanned():
-            part = sum(e.message == state.last_answer for e in state.effects)
+            part = sum(e.message == state.last_answer for e in state.of_last_step)
             reply = state.last_answer + 1 + part
             planned = Effect(
                 ordinal=entry.call, step=state.step, tool=entry.tool, effect=entry.effect, message=state.last_answer,
                 part=part, reply=reply, state="asked" if entry.ask else "planned", ask=entry.ask, reuses=entry.reuses,
                 doubted=_is_doubted(state, entry),
             )  # fmt: skip
-            pool = _without(state.pool, entry.reuses)
-            return state._replace(effects=(*state.effects, planned), answered=None, next_message=reply + 1, pool=pool)
+            return _planned(state, planned, answered=None, next_message=reply + 1)
         case events.EffectStarted(call=call, attempt=attempt, deadline=deadline, presumed=presumed):
             first = state.effects[call].first_started or (state.restored[0] if presumed and state.restored else at)
             begun = {"state": "started", "attempt": attempt, "deadline": deadline, "first_started": first}
@@ -299,7 +306,7 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
 
 def _without(pool: tuple[Recorded, ...], reused: str | None) -> tuple[Recorded, ...]:
     """Each recorded success serves one equal call."""
-    return tuple(r for r in pool if r.effect != reused)
+    return tuple(r for r in pool if r.effect != reused) if reused is not None else pool
 
 
 def private_messages(call: int) -> tuple[int, int]:
@@ -315,29 +322,45 @@ def without_context(state: State) -> State:
     return state._replace(context=None)
 
 
-def _until(state: State, batch: Batch) -> State:
-    """The time until this batch was written. Nobody worked on the run if its holder was gone by then."""
+def _worked_until(state: State, batch: Batch) -> tuple[int, int]:
+    """The time of work, and of that in tools, until this was written. Nobody works for a holder that is gone."""
     held = batch.fence == state.fence or any(
         isinstance(e, events.RunQueued) and e.why == "released" for e in batch.entries
     )
-    if not held:
-        return state._replace(at=batch.at)
-    worked, in_tools = state.worked_at(batch.at), state.in_tools_at(batch.at)
-    return state._replace(at=batch.at, worked=worked, in_tools=in_tools)
+    return (state.worked_at(batch.at), state.in_tools_at(batch.at)) if held else (state.worked, state.in_tools)
 
 
-def _spent(state: State, entry: events.ModelCompleted | events.StepFailed) -> State:
+def used_with(state: State, entry: events.ModelCompleted | events.StepFailed) -> Mapping[str, Usage]:
+    """What the run has used with the model call that this entry ends."""
     if state.origin is not None and entry.step < (state.origin.at_step or 0):
-        return state  # a step that a fork shares: the run that it is a fork of has paid for it
-    used = usage.with_call(state.usage, entry, state.lost, state.expected_input())
+        return state.usage  # a step that a fork shares: the run that it is a fork of has paid for it
+    return usage.with_call(state.usage, entry, state.lost, state.expected_input())
+
+
+def _spent(state: State, entry: events.ModelCompleted | events.StepFailed) -> dict[str, Any]:
+    """What a model call that ended changes of the state, however it ended."""
+    used = used_with(state, entry)
+    if used is state.usage:
+        return {}
+    measured = state.measured
     if entry.input and state.context is not None and state.context.tokens:
-        state = state._replace(measured=(entry.input, state.context.tokens))
-    return state._replace(usage=used, lost=0)
+        measured = entry.input, state.context.tokens
+    return {"usage": used, "lost": 0, "measured": measured}
 
 
 def _set(state: State, call: int, /, **changes: Any) -> State:
     changed = state.effects[call]._replace(**changes)
-    return state._replace(effects=(*state.effects[:call], changed, *state.effects[call + 1 :]))
+    left = state.without_outcome
+    if changed.has_outcome:
+        left = tuple(o for o in left if o != call)
+    return state._replace(effects=(*state.effects[:call], changed, *state.effects[call + 1 :]), without_outcome=left)
+
+
+def _planned(state: State, planned: Effect, /, **changes: Any) -> State:
+    return state._replace(
+        effects=(*state.effects, planned), without_outcome=(*state.without_outcome, planned.ordinal),
+        pool=_without(state.pool, planned.reuses), **changes,
+    )  # fmt: skip
 
 
 def _ended(state: State) -> State:

@@ -126,8 +126,8 @@ def reached(state: State, bounds: Bounds, now: int) -> Reached | None:
         return _reached("wall", f"{_said(limits.wall)} of work")
     if limits.tool_time is not None and state.in_tools >= _micros(limits.tool_time):
         return _reached("tool_time", f"{_said(limits.tool_time)} in tools")
-    used = usage.total(state.usage)
     if limits.tokens is not None:
+        used = usage.total(state.usage)
         spent = (used.input or 0) + (used.output or 0) + used.estimated
         if spent >= limits.tokens or spent + state.expected_input() > limits.tokens:
             return _reached("tokens", f"{limits.tokens} tokens", f"{spent} used", _next(f"{state.expected_input()}"))

@@ -19,7 +19,7 @@ import functools
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -61,9 +61,11 @@ class _Journaled:
     def __getattr__(self, name: str) -> Any:  # all but ``write`` is the store's own
         return getattr(self._store, name)
 
-    async def write(self, tx: Callable[..., Tx[Any]], /, *args: Any, **kwargs: Any) -> Any:
-        if not log.isEnabledFor(logging.INFO):
-            return await self._store.write(tx, *args, **kwargs)
+    def write(self, tx: Callable[..., Tx[Any]], /, *args: Any, **kwargs: Any) -> Awaitable[Any]:
+        told = log.isEnabledFor(logging.INFO)
+        return (self._write_and_tell if told else self._store.write)(tx, *args, **kwargs)
+
+    async def _write_and_tell(self, tx: Callable[..., Tx[Any]], /, *args: Any, **kwargs: Any) -> Any:
         seen: list[tuple[Statement, list[Row]]] = []
         result = await self._store.write(_watched(tx, seen), *args, **kwargs)
         for (name, _), rows in seen:

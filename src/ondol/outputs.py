@@ -108,10 +108,3 @@ async def _read_more(ctx: Context[Any], reference: str, offset: int = 0, limit: 
 
 
 READ_MORE: Tool[..., Any] = _read_more
-
-
-def offered(tools: Mapping[str, Tool[..., Any]], messages: Iterable[Message]) -> Mapping[str, Tool[..., Any]]:
-    """The tools that a model is offered with these messages: ``read_more`` only where there is more to read."""
-    if blobs_of(messages):
-        return tools
-    return {name: t for name, t in tools.items() if t is not READ_MORE}

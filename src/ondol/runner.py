@@ -79,7 +79,7 @@ class Candidate(NamedTuple):
     provider: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Served:
     """An agent that this process can drive, ready to be used. Each of its models takes over from the one before."""
 
@@ -90,6 +90,11 @@ class Served:
     tools: Mapping[str, Tool[..., Any]]
     rules: Mapping[str, effects.Rules]
     bounds: Bounds
+
+    @functools.cached_property
+    def whole_tools(self) -> Mapping[str, Tool[..., Any]]:
+        """The tools that a model is offered as long as nothing that it sees is cut: there is no more to read."""
+        return {name: t for name, t in self.tools.items() if t is not outputs.READ_MORE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,20 +327,20 @@ class Drive:
 
     async def write(self, tx: Callable[P, Tx[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Write until it is durable."""
-        return await self._until_durable(lambda: self.store.write(tx, *args, **kwargs))
+        return await self._until_durable(self.store.write, tx, *args, **kwargs)
 
     async def keep_blob(self, blob: Blob, data: bytes) -> None:
         """Keep the bytes of a blob. Until a run uses it, it is one that is collected after a day."""
         tenant = self.row.tenant
         await self.write(transactions.keep_blob, tenant, blob.digest, blob.size, self.now())
-        await self._until_durable(lambda: self.store.put_blob(tenant, data))
+        await self._until_durable(self.store.put_blob, tenant, data)
 
-    async def _until_durable(self, write: Callable[[], Awaitable[T]]) -> T:
+    async def _until_durable(self, write: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """A full disk is waited out: what is in hand is true, and is not thrown away."""
         first = True
         while True:
             try:
-                return await write()
+                return await write(*args, **kwargs)
             except (StoreCorrupt, StoreTooNew, StoreFault):
                 raise
             except StoreError as error:
@@ -509,7 +514,7 @@ class Drive:
         upto, shown = self.state.next_message, self.state.shown
         assert shown is not None
         seen = self.talk.request(shown, upto)
-        tools = outputs.offered(self.served.tools, seen)
+        tools = self.served.tools if self.talk.is_cut else self.served.whole_tools
         request = ModelRequest(
             messages=seen, tools=tuple(t.spec for t in tools.values()),
             run=self.row.id, step=self.state.step, attempt=self.state.attempt, load=self._load,
@@ -623,7 +628,7 @@ class Drive:
         return fits if shorter <= fits else None
 
     async def _write_failed(self, failed: events.StepFailed) -> None:
-        used = journal.apply(self.state, failed).usage
+        used = journal.used_with(self.state, failed)
         entries: list[events.Entry] = [failed]
         if failed.fallback is not None:
             entries.append(events.ModelStarted(step=failed.step, model=self.served.models[failed.fallback].model.name))
@@ -652,7 +657,7 @@ class Drive:
         completed = events.ModelCompleted(
             step=self.state.step + 1, message=ordinal, stop=_unusual(answer.stop), **self._spent(answer)
         )  # fmt: skip
-        used = journal.apply(self.state, completed).usage
+        used = journal.used_with(self.state, completed)
         batch = await self.write(
             transactions.answer, self.claim, self.row.user_id, self.now(), completed, body, calls, used
         )

@@ -14,7 +14,7 @@ from ondol import values
 from ondol.errors import ModelErrorKind
 from ondol.events import ModelCompleted, Spent, StepFailed
 
-_TOKENS = ("input", "output", "cache_read", "cache_write", "reasoning")
+_UNSAID = (None,) * 5  # input, output, cache_read, cache_write, reasoning
 
 
 class Usage(NamedTuple):
@@ -36,10 +36,10 @@ class Usage(NamedTuple):
     estimated: int = 0
 
     def plus(self, other: Usage) -> Usage:
-        known = {name: _sum(getattr(self, name), getattr(other, name)) for name in _TOKENS}
         return Usage(
-            calls=self.calls + other.calls, **known, unknown=self.unknown + other.unknown,
-            estimated=self.estimated + other.estimated,
+            self.calls + other.calls, _sum(self.input, other.input), _sum(self.output, other.output),
+            _sum(self.cache_read, other.cache_read), _sum(self.cache_write, other.cache_write),
+            _sum(self.reasoning, other.reasoning), self.unknown + other.unknown, self.estimated + other.estimated,
         )  # fmt: skip
 
 
@@ -58,14 +58,15 @@ def with_call(
     ``lost`` calls of the same step had no end that anybody heard of; each of those is believed to have taken
     ``expected`` tokens of input.
     """
-    known = {name: getattr(entry, name) for name in _TOKENS}
-    free = isinstance(entry, StepFailed) and not entry.untold and all(n is None for n in known.values())
+    known = entry.input, entry.output, entry.cache_read, entry.cache_write, entry.reasoning
+    free = isinstance(entry, StepFailed) and not entry.untold and known == _UNSAID
     if free and not lost:
         return used
     silent = not free and (entry.input is None or entry.output is None)
     guessed = lost + (silent and entry.input is None)
-    call = Usage(calls=lost + (not free), **known, unknown=lost + silent, estimated=guessed * expected)
-    return {**used, model_of(entry): used.get(model_of(entry), Usage()).plus(call)}
+    call = Usage(lost + (not free), *known, lost + silent, guessed * expected)
+    model = model_of(entry)
+    return {**used, model: used[model].plus(call) if model in used else call}
 
 
 def model_of(spent: Spent) -> str:
@@ -84,6 +85,8 @@ def merged(*several: Mapping[str, Usage]) -> dict[str, Usage]:
 
 def total(used: Mapping[str, Usage]) -> Usage:
     """Of all models together."""
+    if len(used) == 1:
+        return next(iter(used.values()))
     whole = Usage()
     for usage in used.values():
         whole = whole.plus(usage)

@@ -81,3 +81,29 @@ def test_session_state_is_folded_in_call_order_not_in_order_of_arrival():
     done = [events.EffectSucceeded(call=n, patch={"k": n}) for n in (1, 0)]
     entries = (events.ModelCompleted(step=1, message=2), *planned, *done)
     assert journal.fold([journal.Batch(1, 1, 1, entries)]).patch() == {"k": 1}
+
+
+def test_what_was_lost_with_a_restore_may_have_happened_since_the_last_instant_that_the_backup_knows():
+    planned = [events.ModelCompleted(step=1, message=2), events.EffectPlanned(call=0, tool="t", effect="once")]
+    parked = events.RunParked(why="restored", ask="ask_1", ask_kind="definition_changed", restored=True)
+    presumed = events.EffectStarted(call=0, attempt=1, deadline=90, presumed=True)
+    told = [journal.Batch(1, 1, 10, tuple(planned)), journal.Batch(3, 1, 50, (parked,))]
+    state = journal.fold([*told, journal.Batch(4, 2, 80, (presumed,))])
+    assert state.restored == (10, 50)
+    assert state.effects[0].first_started == 10  # its key may have been used ever since
+
+
+def test_calls_without_an_outcome_are_those_and_no_others():
+    planned = [events.EffectPlanned(call=n, tool="t", effect="once") for n in range(4)]
+    ends = [
+        events.EffectSucceeded(call=0),
+        events.EffectFailed(call=1, reason="no"),
+        events.EffectStarted(call=2, attempt=1, deadline=7),
+        events.EffectUnknown(call=2, ask="ask_2", reason="gone"),
+    ]
+    state = journal.fold([journal.Batch(1, 1, 1, (events.ModelCompleted(step=1, message=2), *planned, *ends))])
+    assert [e.ordinal for e in state.open_effects] == [2, 3]
+    assert [e.ordinal for e in state.open_effects] == [e.ordinal for e in state.effects if not e.has_outcome]
+    assert state.calls_open
+    later = journal.apply(state, events.ModelCompleted(step=2, message=9))
+    assert not later.calls_open  # of the last answer

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ondol import Agent, InvalidInput, Limits, NotDone, outputs, tool, values
+from ondol import Agent, InvalidInput, Limits, NotDone, messages, outputs, tool, values
+from ondol.conversation import Conversation
+from ondol.histories import NO_HISTORY
 from ondol.limits import LEAST_TOOL_OUTPUT
 from ondol.messages import Blob, Message, Text, tool_result
 
@@ -90,11 +92,20 @@ def test_a_reference_is_one_that_a_result_of_the_conversation_has() -> None:
             outputs.find(reference, blobs)
 
 
-def test_read_more_is_offered_only_where_there_is_more_to_read() -> None:
-    tools = {outputs.READ_MORE.name: outputs.READ_MORE}
+def test_a_conversation_knows_whether_there_is_more_to_read() -> None:
     cut = tool_result("c", "t", "…", blob=Blob("0" * 64, "text/plain", 1, 1))
-    assert outputs.offered(tools, [Message("user", (Text("0" * 64),)), tool_result("c", "t", "short")]) == {}
-    assert outputs.offered(tools, [cut]) == tools
+    shown = (Message("user", (Text("0" * 64),)), tool_result("c", "t", "short"))
+    assert not conversation(*shown).is_cut
+    assert conversation(*shown, cut).is_cut
+    assert conversation(*shown, cut).shown_to("another", NO_HISTORY).is_cut
+    later = conversation(*shown)
+    later.history = NO_HISTORY._replace(is_cut=True)
+    assert later.is_cut
+
+
+def conversation(*said: Message) -> Conversation:
+    own = dict(enumerate(said, 1))
+    return Conversation({o: messages.dumps(m) for o, m in own.items()}, own, "", "")
 
 
 def test_the_name_of_the_tool_and_the_least_limit_are_ondols() -> None:

@@ -19,7 +19,7 @@ import queue
 import re
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -137,11 +137,11 @@ class SqliteStore:
 
     # --- transactions -------------------------------------------------------------------------------------------
 
-    async def write(self, tx: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._submit(self._writes, lambda: tx(*args, **kwargs))
+    def write(self, tx: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        return self._submit(self._writes, functools.partial(tx, *args, **kwargs))
 
-    async def read(self, tx: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._submit(self._reads, lambda: tx(*args, **kwargs))
+    def read(self, tx: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        return self._submit(self._reads, functools.partial(tx, *args, **kwargs))
 
     async def _submit(self, jobs: queue.SimpleQueue[_Job | None], make: Callable[[], Tx[T]]) -> T:
         if not self._threads:
