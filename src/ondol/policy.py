@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from ondol import values
 from ondol.errors import InvalidInput
 from ondol.events import EffectClass
+from ondol.secret import redact
 
 Then: TypeAlias = Literal["allow", "ask", "deny"]
 
@@ -150,7 +151,9 @@ def said(policy: Policy | None, call: PolicyCall) -> Said | None:
     except BaseException as error:  # an exit-type exception too: it would end the event loop
         return AskFirst(f"the policy raised {type(error).__name__}")
     if isinstance(answer, Allow | AskFirst | Deny):
-        return answer
+        return (
+            replace(answer, reason=redact(values.plain_text(values.encode(answer.reason)))) if answer.reason else answer
+        )
     if inspect.iscoroutine(answer):
         answer.close()
     return AskFirst(f"the policy said {type(answer).__name__}, not Allow, AskFirst or Deny")
@@ -170,7 +173,7 @@ def permission(answer: Said | None, tool_asks: Callable[[], str | None]) -> Perm
         case Deny(reason):
             return Permission(decision=_line("deny", reason), refusal=refusal(answer))
         case AskFirst(reason):
-            why = "the policy asks" + (f": {values.valid(reason)}" if reason else "")
+            why = "the policy asks" + (f": {reason}" if reason else "")
             own = tool_asks()
             return Permission(decision=_line("ask", why if own is None else f"{why}; {own}"), asks=why)
         case Allow(reason):
@@ -182,7 +185,7 @@ def permission(answer: Said | None, tool_asks: Callable[[], str | None]) -> Perm
 
 
 def refusal(denied: Deny) -> str:
-    return "not called: the policy denies it" + (f" ({values.valid(denied.reason)})" if denied.reason else "")
+    return "not called: the policy denies it" + (f" ({denied.reason})" if denied.reason else "")
 
 
 def _line(what: str, why: str) -> str:

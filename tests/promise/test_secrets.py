@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import json
 import logging
@@ -14,7 +15,21 @@ from typing import Any
 
 import pytest
 
-from ondol import Agent, CannotTell, Context, Happened, InvalidInput, RunFailed, Runtime, RunWaiting, Secret, tool
+from ondol import (
+    Agent,
+    Allow,
+    AskFirst,
+    CannotTell,
+    Context,
+    Deny,
+    Happened,
+    InvalidInput,
+    RunFailed,
+    Runtime,
+    RunWaiting,
+    Secret,
+    tool,
+)
 from ondol.testing import ManualClock, ScriptedModel, call, text
 
 CANARY = 'canary-b7f"é/41-token'
@@ -108,6 +123,21 @@ async def test_an_outcome_that_comes_too_late_is_kept_without_the_secret(tmp_pat
         evidence = (await run.effects())[0].evidence or ""
         assert "done with [secret]" in evidence
         _leaks("the evidence", evidence)
+
+
+@pytest.mark.parametrize("says", [Allow, AskFirst, Deny])
+async def test_what_a_policy_says_of_a_secret_is_recorded_without_it(tmp_path: Path, says: type[Allow]) -> None:
+    model = ScriptedModel([[call("returns")], [text("done")]])
+    agent = Agent("a", model=model, tools=[returns])
+    secret = Secret(CANARY)
+    url = f"sqlite:///{tmp_path}/x.db"
+    async with Runtime(url, agents=[agent], deps=secret, policy=lambda _: says(f"it holds {secret.reveal()}")) as rt:
+        run = await rt.start(agent, "go", session="s", operation_id="one")
+        with contextlib.suppress(RunWaiting):
+            await run.result()
+    assert b"it holds" in (tmp_path / "x.db").read_bytes()
+    _leaks("the model", repr(model.requests))
+    _look_through(tmp_path)
 
 
 def test_the_log_of_an_error_of_the_runtime_itself_holds_no_secret(caplog: pytest.LogCaptureFixture) -> None:

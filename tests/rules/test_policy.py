@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import pytest
 
-from ondol import policy
+from ondol import policy, values
 from ondol.errors import InvalidInput
 from ondol.policy import Allow, AskFirst, Deny, Permission, PolicyCall, PolicyRules, Rule
 
@@ -112,3 +112,17 @@ def test_a_denial_asks_nobody_and_not_even_the_tool() -> None:
 def test_nonsense_is_refused_where_it_is_written(nonsense: Any) -> None:
     with pytest.raises(InvalidInput):
         nonsense()
+
+
+@pytest.mark.parametrize("reason", [7, None, ["a", "b"], "\ud800\0", object()])
+def test_a_reason_that_is_no_text_is_shown_as_one(reason: object) -> None:
+    for kind in (Allow, AskFirst, Deny):
+        permission = policy.permission(policy.said(PolicyOf(kind(cast(str, reason))), a_call()), lambda: None)
+        values.dumps(permission).encode()
+
+
+class PolicyOf(NamedTuple):
+    answer: policy.Said
+
+    def __call__(self, call: PolicyCall) -> policy.Said:
+        return self.answer
