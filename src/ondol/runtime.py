@@ -728,6 +728,16 @@ class Runtime:
         """Raises NotFound."""
         return effect_of(await self._read(queries.get_effect, tenant, effect))
 
+    async def effect_result(self, effect: str, *, tenant: str = DEFAULT_TENANT) -> Any:
+        """What a call that succeeded returned, all of it. Raises NotFound where none is recorded, or it was erased."""
+        found = await self.get_effect(effect, tenant=tenant)
+        outcome = await self._read(queries.recorded_outcome, tenant, effect) if found.state == "succeeded" else None
+        if outcome is None:
+            raise NotFound(f"effect {effect} is {found.state}: no result of it is kept")
+        if outcome.blob is None:
+            return values.decode(outcome.response)
+        return outputs.value_of(outcome.blob, await self.get_blob(outcome.blob.digest, tenant=tenant))
+
     async def unknown_ask(self, effect: str, *, tenant: str = DEFAULT_TENANT) -> Ask:
         """The open ask about an unknown effect. Raises NotFound when nothing about it is open."""
         found = await self.get_effect(effect, tenant=tenant)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from datetime import datetime
-from typing import ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from ondol.transactions import Tx
 
@@ -33,9 +33,9 @@ class Store(Protocol):
         """May this process claim runs? Asks for the right if nobody has it; once given it is kept until ``close``."""
         ...
 
-    async def write(self, tx: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+    def write(self, tx: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]: ...
 
-    async def read(self, tx: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+    def read(self, tx: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]: ...
 
     async def put_blob(self, tenant: str, data: bytes) -> str:
         """Keep bytes under their SHA-256 (hex, returned). Durable on return; the same bytes twice are kept once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,17 @@ def test_an_unknown_effect_that_did_not_happen_is_tried_again(cwd: Path) -> None
     assert command("effects", "resolve", effect, "--not-happened", "--evidence", "looked", cwd=cwd).code == 0
     assert go_on(run, "losing", cwd).code == 7  # it broke again
     assert (cwd / "lost").read_text() == "a letter\na letter\n"
+
+
+def test_what_a_call_returned_is_printed_in_full_and_an_unknown_one_has_no_result(cwd: Path) -> None:
+    _, effect = lose(cwd)
+    none = command("effects", "show", effect, "--result", cwd=cwd)
+    assert (none.code, none.out) == (4, "")
+    assert "is unknown: no result of it is kept" in none.err
+    settled = command("effects", "resolve", effect, "--happened", "--result", '{"id": [1, 2]}', cwd=cwd)
+    assert settled.code == 0
+    assert command("effects", "show", effect, "--result", cwd=cwd).out == '{"id": [1, 2]}\n'
+    assert json.loads(command("effects", "show", effect, "--result", "-o", "json", cwd=cwd).out) == {"id": [1, 2]}
 
 
 def test_giving_up_fails_the_run(cwd: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ondol import values
 from ondol.cli.asks import parse_json
 from ondol.cli.bodies import effect_body
 from ondol.cli.lines import deciding
@@ -46,11 +47,22 @@ async def ls(
 
 
 @verb(app, "show")
-async def show(cli: Cli, id: Ids) -> None:
+async def show(
+    cli: Cli,
+    id: Ids,
+    result: Annotated[
+        bool, typer.Option("--result", help="Print what it returned, all of it, and nothing else.")
+    ] = False,
+) -> None:
     """Show effects in full; for an unknown one, how to settle it."""
 
     async def show_one(rt: Runtime, one: str) -> tuple[str, Any]:
         effect = await rt.get_effect(one)
+        if result:
+            returned = values.encode(await rt.effect_result(one))
+            if cli.out.for_people:
+                cli.out.stream(values.plain_text(returned) + "\n")
+            return effect.id, returned
         zone = (await rt.get_run(effect.run)).time_zone
         if cli.out.for_people:
             await _print(cli, rt, effect, zone)
@@ -63,7 +75,7 @@ async def _print(cli: Cli, rt: Runtime, effect: Effect, zone: str | None) -> Non
     cli.out.fields([
         ("effect", effect.id), ("call", called(effect.tool, effect.arguments)), ("class", effect.effect),
         ("state", effect.state), ("attempt", effect.attempt), ("why", effect.reason), ("warning", effect.warning),
-        ("result", f"{effect.size} bytes, kept as blob {effect.blob}" if effect.blob else None),
+        ("result", _where_result_is(cli, effect)),
         ("permission", effect.decision), ("key", effect.key), ("step of", effect.parent), ("run", effect.run),
         ("session", effect.session),
         ("started", when(effect.started_at, zone) if effect.started_at else None),
@@ -74,6 +86,13 @@ async def _print(cli: Cli, rt: Runtime, effect: Effect, zone: str | None) -> Non
         cli.out.line()
         for command in deciding(cli, await rt.unknown_ask(effect.id)):
             cli.out.line(f"  {command}")
+
+
+def _where_result_is(cli: Cli, effect: Effect) -> str | None:
+    if effect.state != "succeeded":
+        return None
+    kept = f"{effect.size} bytes, kept as blob {effect.blob}: " if effect.blob else ""
+    return kept + cli.command("effects", "show", effect.id, "--result")
 
 
 @verb(app, "resolve")
