@@ -11,7 +11,7 @@ import hashlib
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,14 +44,19 @@ class Written:
     uses: frozenset[tuple[str, str]]  # of blobs: run, digest
     blobs: frozenset[str]  # digests of the files that are what their names say
     restored: bool  # from a backup: then all fences have risen without an entry
+    erased: Mapping[str, RunRow]  # tombstones: runs of sessions that were deleted, of which nothing else is above
+    erased_keys: frozenset[str]  # of their effects
     integrity: str
     dangling: Sequence[Any]
+    _folded: dict[str, journal.State] = field(default_factory=dict, compare=False, repr=False)
 
     def entries(self, run: str) -> list[events.Entry]:
         return [entry for batch in self.batches[run] for entry in batch.entries]
 
     def state(self, run: str) -> journal.State:
-        return journal.fold(self.batches[run])
+        if run not in self._folded:
+            self._folded[run] = journal.fold(self.batches[run])
+        return self._folded[run]
 
     def effects_of(self, run: str) -> list[EffectRow]:
         return [e for e in self.effects if e.run == run]
@@ -66,6 +71,9 @@ def written(file: Path) -> Written:
             return [kind(*r) for r in connection.execute(f"SELECT {columns(kind)} FROM {table}")]
 
         runs = {r.id: r for r in rows("runs", RunRow)}
+        told_of = {run for (run,) in connection.execute("SELECT DISTINCT run FROM entries")}
+        erased = {id: runs.pop(id) for id in [*runs] if id not in told_of}
+        effect_rows = rows("effects", EffectRow)
         batches: dict[str, list[journal.Batch]] = {run: [] for run in runs}
         for run, n, *stored in connection.execute(
             "SELECT run, n, seq, fence, at, v, body, sum FROM entries ORDER BY run, seq"
@@ -80,13 +88,15 @@ def written(file: Path) -> Written:
         return Written(
             runs=runs,
             batches=batches,
-            effects=rows("effects", EffectRow),
-            asks=rows("asks", AskRow),
+            effects=[e for e in effect_rows if e.run in runs],
+            asks=[a for a in rows("asks", AskRow) if a.run in runs],
             sessions={(s.tenant, s.id): s for s in rows("sessions", SessionRow)},
             signals=list(connection.execute("SELECT run, kind, body FROM signals WHERE read_at IS NULL ORDER BY n")),
             messages=bodies,
             uses=frozenset(connection.execute("SELECT run, digest FROM blob_uses")),
             blobs=frozenset(blob.name for blob in Path(f"{file}.blobs").rglob("*") if _is_whole(blob)),
+            erased=erased,
+            erased_keys=frozenset(e.key for e in effect_rows if e.run in erased),
             restored=bool(connection.execute("SELECT count(*) FROM meta WHERE key = 'generation'").get),
             integrity=connection.execute("PRAGMA integrity_check").get,
             dangling=list(connection.execute("PRAGMA foreign_key_check")),
@@ -103,8 +113,8 @@ def _is_whole(blob: Path) -> bool:
 
 
 def accepted_operations_are_there(store: Written, client: Sequence[Mapping[str, Any]]) -> None:
-    """N1, P1: each accepted id has one row, which came to rest or is queued behind one that did."""
-    names = Counter((r.tenant, r.user_id, r.operation_id) for r in store.runs.values())
+    """N1, P1: each accepted id has one row, and every retry is told of it."""
+    names = Counter((r.tenant, r.user_id, r.operation_id) for r in (*store.runs.values(), *store.erased.values()))
     assert all(n == 1 for n in names.values()), names
     accepted: dict[str, set[str]] = defaultdict(set)
     for line in client:
@@ -112,7 +122,11 @@ def accepted_operations_are_there(store: Written, client: Sequence[Mapping[str, 
             accepted[line["operation"]].add(line["run"])
     for operation, said in accepted.items():
         (run,) = said  # every retry was told of the same run
-        assert store.runs[run].operation_id == operation
+        assert {**store.runs, **store.erased}[run].operation_id == operation
+
+
+def runs_came_to_rest(store: Written) -> None:
+    """N1: each run came to rest, or is queued behind one that did."""
     for run in store.runs.values():
         if run.state == "queued":
             before = [
@@ -268,7 +282,7 @@ def joined_runs_are_part_of_their_hosts(store: Written) -> None:
 
 def _session_states_are_the_fold(store: Written) -> None:
     for session in store.sessions.values():
-        if _written_by_hand(store, session):
+        if _written_by_hand(store, session) or _has_tombstones(store, session) or session.is_orphan:
             continue
         assert values.loads(session.state) == _folded_state(store, session, None), f"{session.id}: state"
 
@@ -286,6 +300,12 @@ def _folded_state(store: Written, session: SessionRow, until: int | None) -> dic
 
 def _of_session(store: Written, session: SessionRow) -> list[RunRow]:
     return [r for r in store.runs.values() if (r.tenant, r.session) == (session.tenant, session.id)]
+
+
+def _has_tombstones(store: Written, session: SessionRow) -> bool:
+    """It was deleted, maybe to begin anew: its own rows do not tell any more how it came to where it is."""
+    erased = {(r.tenant, r.session) for r in store.erased.values()}
+    return session.deleted_at is not None or (session.tenant, session.id) in erased
 
 
 def _written_by_hand(store: Written, session: SessionRow) -> int:
@@ -316,6 +336,8 @@ def revisions_moved_as_promised(store: Written, explicit: Mapping[str, int] | No
     """N2: by T6, waking T7, T8, T9 with newly started writes and explicit writes; at most one T8 an operation."""
     explicit = explicit or {}
     for session in store.sessions.values():
+        if _has_tombstones(store, session):
+            continue
         by_hand = _written_by_hand(store, session)
         assert by_hand == explicit.get(session.id, 0), f"{session.id}: {by_hand} raises that no entry tells of"
         recorded = [
@@ -332,6 +354,8 @@ def revisions_moved_as_promised(store: Written, explicit: Mapping[str, int] | No
 def nothing_uncommitted_is_in_a_session(store: Written) -> None:
     """N9, P6: a session's messages are those of completed runs; places do not overlap."""
     for session in store.sessions.values():
+        if _has_tombstones(store, session):
+            continue
         until = session.parent_until or 0
         for run in sorted((r for r in _of_session(store, session) if r.base is not None), key=lambda r: r.base or 0):
             assert run.state == "completed", f"{run.id} is {run.state} and has a place in its session"
@@ -434,6 +458,8 @@ def effects_agree_with_ledger(store: Written, ledger: Sequence[EffectLine], chec
     rows = {e.key: e for e in store.effects}
     happened = Counter(line.key for line in ledger)
     for line in ledger:
+        if line.key in store.erased_keys:
+            continue
         assert line.key in rows, f"{line} is in no journal"
         row = rows[line.key]
         assert row.tool == line.tool
@@ -461,6 +487,8 @@ def reused_outcomes_are_recorded(store: Written) -> None:
         reused = [e for e in store.effects_of(run.id) if e.reuses is not None]
         assert len({e.reuses for e in reused}) == len(reused), f"{run.id}: a recorded success served two calls"
         for effect in reused:
+            if ids.effect_place(effect.reuses or "")[0] in store.erased:
+                continue
             of = rows[effect.reuses or ""]
             assert (effect.attempt, effect.tool) == (0, of.tool), f"{effect.id} was started, and reuses {of.id}"
             assert effect.state == of.state, f"{effect.id} is {effect.state}, and {of.id} is {of.state}"
@@ -490,8 +518,9 @@ def replies_agree(store: Written, client: Sequence[Mapping[str, Any]]) -> None:
         r.operation_id: store.runs[r.host] if r.state == "joined" and r.host else r for r in store.runs.values()
     }
     stored = {operation: run.reply for operation, run in answering.items()}
+    erased = {r.operation_id for r in store.erased.values()}
     for line in client:
-        if line["event"] == "reply":
+        if line["event"] == "reply" and line["operation"] not in erased:
             assert line["body"] == stored[line["operation"]], line
 
 
@@ -511,7 +540,7 @@ def later_operations_have_later_revisions(client: Sequence[Mapping[str, Any]]) -
 
 def accepted_cancels_win(store: Written, client: Sequence[Mapping[str, Any]]) -> None:
     """B12: a cancel that was accepted before T8 wins."""
-    runs = {r.operation_id: r for r in store.runs.values()}
+    runs = {r.operation_id: r for r in (*store.runs.values(), *store.erased.values())}
     replied = {line["operation"] for line in client if line["event"] == "reply"}
     for line in client:
         if line["event"] == "cancelled":
@@ -597,18 +626,16 @@ def history_only_grew(before: Written, after: Written) -> None:
 # --- all of it --------------------------------------------------------------------------------------------------
 
 
-def hold(
+def hold_at_any_time(
     store: Written,
     ledger: Sequence[EffectLine] = (),
     client: Sequence[Mapping[str, Any]] = (),
-    calls: Mapping[str, int] | None = None,
     *,
     checks: Sequence[str] = (),
     explicit: Mapping[str, int] | None = None,
 ) -> None:
-    """Everything that holds at rest. ``calls`` counts the model calls of each run; None where nobody counted."""
+    """Everything that holds between any two transactions, whatever goes on."""
     file_is_sound(store)
-    nothing_runs(store)
     accepted_operations_are_there(store, client)
     journals_are_whole(store)
     rows_are_the_fold(store)
@@ -623,6 +650,21 @@ def hold(
     reused_outcomes_are_recorded(store)
     replies_agree(store, client)
     later_operations_have_later_revisions(client)
+
+
+def hold(
+    store: Written,
+    ledger: Sequence[EffectLine] = (),
+    client: Sequence[Mapping[str, Any]] = (),
+    calls: Mapping[str, int] | None = None,
+    *,
+    checks: Sequence[str] = (),
+    explicit: Mapping[str, int] | None = None,
+) -> None:
+    """Everything that holds at rest. ``calls`` counts the model calls of each run; None where nobody counted."""
+    hold_at_any_time(store, ledger, client, checks=checks, explicit=explicit)
+    nothing_runs(store)
+    runs_came_to_rest(store)
     accepted_cancels_win(store, client)
     if calls is not None:
         model_calls_are_bounded(store, calls)
