@@ -108,8 +108,8 @@ MUTANTS = (
     Mutant(
         "compare-and-swap: a commit needs the session at the revision of its claim",
         "transactions/statements.sql",
-        "WHERE tenant = :tenant AND id = :session AND revision = :head\n",
-        "WHERE tenant = :tenant AND id = :session\n",
+        " AND revision = (SELECT head FROM runs r WHERE r.tenant = :tenant AND r.id = :run)\n",
+        "\n",
         ("tests/promise/test_revision.py", "tests/cases/test_c13_revisions.py"),
     ),
     Mutant(
@@ -358,6 +358,13 @@ MUTANTS = (
         "transactions/ending.py",
         "if run.wrote else []",
         "if False else []",
+        ("tests/promise/test_revision.py",),
+    ),
+    Mutant(
+        "revision: a parked run that ends takes nothing from the one that runs",
+        "transactions/ending.py",
+        "    if run.wrote and held is None:\n",
+        "    if False:\n",
         ("tests/promise/test_revision.py",),
     ),
     Mutant(

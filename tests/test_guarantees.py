@@ -65,7 +65,8 @@ def test_a_reference_leads_to_a_test_that_exists(label: str, target: str) -> Non
     assert file.is_file(), f"[{label}]: there is no file {path}"
     assert name in functions(file), f"[{label}]: there is no test {name} in {path}"
     if not name.startswith("test_"):  # a sentence that tests look at when they are over
-        checks = called_in(functions(ROOT / "tests" / "crash" / "invariants.py")["hold"])
+        of = functions(ROOT / "tests" / "crash" / "invariants.py")
+        checks = called_in(of["hold"]) | called_in(of["hold_at_any_time"])
         assert name in checks, f"[{label}]: {name} is no test, and nothing looks at it"
 
 

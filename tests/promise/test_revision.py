@@ -65,6 +65,31 @@ async def test_a_run_that_ended_without_a_write_does_not_raise_it(house: House) 
         assert await revision(life) == 0
 
 
+@pytest.mark.parametrize("then", ["completed", "waiting"])
+@pytest.mark.parametrize("end", ["fail", "cancel", "resume, and cancel in the queue"])
+async def test_a_parked_run_that_ends_takes_nothing_from_the_one_that_runs(house: House, end: str, then: str) -> None:
+    agent = house.agent([call("refund", order="1")], "done")
+    house.answers("meanwhile", *(["done"] if then == "completed" else [[WIRE], "done"]))
+    for _ in range(3):
+        await house.dies(agent, "refund.before")
+    asking = barrier()
+    async with house.life(agent, plan=FaultPlan().at("model.before", fault=asking)) as life:
+        parked = await life.rt.find_run("op")
+        running = await life.rt.start(agent, "meanwhile", session="s", operation_id="meanwhile")
+        await asking.reached.wait()
+        if end == "fail":
+            await (await the_ask(parked, "parked")).answer("fail", by="lee")
+        elif end == "cancel":
+            await parked.cancel(by="lee")
+        else:
+            await (await the_ask(parked, "parked")).answer("resume", by="lee")
+            await parked.cancel(by="lee")
+        assert await revision(life) == 1  # its T9: there is something to tell
+        asking.go_on.set()
+        assert await rest(running) == then
+        assert await revision(life) == 2
+
+
 @pytest.mark.parametrize("end", ["failed", "cancelled"])
 async def test_a_run_that_ended_with_a_write_raises_it_once(house: House, end: str) -> None:
     agent, asking = house.agent([LETTER], [LETTER], error("rejected")), barrier()

@@ -104,7 +104,7 @@ INSERT INTO blobs (tenant, digest, size, renewed_at) VALUES (:tenant, 'loose', 1
 GIVEN: Mapping[str, Any] = {
     "tenant": "default", "run": "r_running", "limit": LIMIT, "before": "r_long40", "after": 20, "ordinal": 0,
     "id": "a_live", "effect": "e", "kind": "approval", "fence": 1, "digest": "loose", "deaths": 0, "max_deaths": 3,
-    "n": 1, "at": 1, "since": 100, "until": 120, "head": None, "key": "k", "state": "failed", "place": None,
+    "n": 1, "at": 1, "since": 100, "until": 120, "key": "k", "state": "failed", "place": None,
     "next_place": 9, "attempt": 2, "size": 1, "seq": 90, "unstarted": 0, "seen": 0,
 }  # fmt: skip
 PARTICULAR: Mapping[str, Mapping[str, Any]] = {

@@ -44,6 +44,7 @@ class RunSeen(NamedTuple):
     unread: int
     deaths: int
     wrote: int
+    head: int | None
     host: str | None
     ended_at: int | None
     replied: int
@@ -76,7 +77,7 @@ class SessionSeen(NamedTuple):
 #: What fills ``Seen``, in the words that both databases understand.
 QUERIES = {
     "runs": "SELECT id, operation_id, fingerprint, session, place, state, retryable, fence, cancel, unread, deaths,"
-    " wrote, host, ended_at, CASE WHEN reply IS NULL THEN 0 ELSE 1 END FROM runs",
+    " wrote, head, host, ended_at, CASE WHEN reply IS NULL THEN 0 ELSE 1 END FROM runs",
     "effects": "SELECT run, ordinal, tool, effect, state, attempt FROM effects",
     "asks": "SELECT id, run, kind, state, effect, expires_at FROM asks",
     "sessions": "SELECT id, revision, deleted_at FROM sessions",
@@ -126,6 +127,9 @@ class Step:
     def __init__(self, before: Seen, after: Seen) -> None:
         self.before, self.after = before, after
         self.runs = _changed(before.runs, after.runs)
+        self.follows = [id for id, (b, a) in self.runs.items() if b and a and b._replace(head=a.head) == a]
+        for id in self.follows:
+            del self.runs[id]
         self.effects = _changed(before.effects, after.effects)
         self.asks = _changed(before.asks, after.asks)
         self.sessions = _changed(before.sessions, after.sessions)
@@ -211,6 +215,10 @@ def always(step: Step) -> None:
     for before, after in step.sessions.values():
         assert after is not None, "a session vanished"
         assert before is None or after.revision >= before.revision, "a revision fell"
+    for id in step.follows:  # a run that ended beside the queue has raised the revision under the one that is driven
+        b, a = step.before.runs[id], step.after.runs[id]
+        assert a.state in ("running", "waiting"), "only the driven one follows"
+        assert (a.head or 0) - (b.head or 0) == step.raised(a.session) == 1
     for session in after_sessions(step):
         held = [r.id for r in step.after.of_session(session) if r.state in ("running", "waiting")]
         assert len(held) <= 1, f"two runs of one session at once: {held}"
@@ -358,6 +366,7 @@ def claim(step: Step, args: Mapping[str, Any]) -> None:
     if turn:
         step.touches(before.id)
         assert (now.state, now.fence) == ("running", before.fence + 1)
+        assert now.head == step.before.revision(now.session), "the head is not that of the claim"
         assert not step.effects
         assert not step.asks
 
@@ -443,7 +452,7 @@ def commit(step: Step, args: Mapping[str, Any]) -> None:
     assert step.after.runs[run].state == "completed"
     assert step.after.runs[run].replied
     assert step.raised(session) == 1
-    assert step.before.revision(session) == args["claim"].head, "somebody else had written"
+    assert step.before.revision(session) == step.before.runs[run].head, "somebody else had written"
     assert not step.effects
     assert not step.asks
     assert all(e.state in OUTCOMES for e in step.after.of_run(run)), "completed over a call without an outcome"

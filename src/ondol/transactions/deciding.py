@@ -89,7 +89,7 @@ def decide(tenant: str, ask_id: str, decision: Decision, by: str, door: str, at:
         (effect_rows,) = yield [("effect.get", effect_key(ask))]
         entries, writes = _settlement(ask, EffectRow(*effect_rows[0]), decision, run.state in lifecycle.ENDED, at)
         if run.state == "waiting":
-            raised: Statement = ("session.raise", {"tenant": tenant, "session": run.session, "head": None, "at": at})
+            raised: Statement = ("session.raise", {"tenant": tenant, "session": run.session, "at": at})
             run = yield from queue_again(run, "decided", at, before=entries, also=[*writes, raised])
         else:
             news: Statement = ("run.news", {"tenant": tenant, "run": run.id})

@@ -400,8 +400,8 @@ def late_outcome(tenant: str, run: str, call: int, evidence: str) -> Tx[None]:
 
 def suspend(claim: Claim, at: int, asks: Sequence[str], after: int) -> Tx[tuple[RunRow, journal.Batch]]:
     """T6. Fails if an ask was decided meanwhile: its signal is unread, or was read after the entry ``after``."""
-    of_session = {"tenant": claim.tenant, "session": claim.session, "head": claim.head, "at": at}
-    held, raised = yield [hold(claim, 1, at), ("session.raise", of_session)]
+    of_session = {"tenant": claim.tenant, "session": claim.session, "run": claim.run, "at": at}
+    held, raised = yield [hold(claim, 1, at), ("session.suspend", of_session)]
     seq = held_seq(held, claim, cancel=False, unread=False)
     if seq != after + 1:
         raise SignalsUnread(f"run {claim.run} moved on while it was about to wait")
@@ -431,7 +431,7 @@ def commit(
     of_session = {"tenant": claim.tenant, "session": claim.session}
     held, committed, steered = yield [
         hold(claim, 3, at),
-        ("session.commit", of_session | {"head": claim.head, "n": n_messages, "at": at}),
+        ("session.commit", of_session | {"run": claim.run, "n": n_messages, "at": at}),
         ("run.steered", key),
     ]
     seq = held_seq(held, claim, cancel=False)

@@ -106,7 +106,9 @@ def finish(
             code: EndCode = "interrupted" if last.interrupted_by else "cancelled"
             state, error = "cancelled", stored_error(code, last.reason, by=last.by)
     of_session = {"tenant": run.tenant, "session": run.session}
-    raised: list[Statement] = [("session.raise", of_session | {"head": None, "at": at})] if run.wrote else []
+    raised: list[Statement] = [("session.raise", of_session | {"at": at})] if run.wrote else []
+    if run.wrote and held is None:
+        raised.append(("run.follow", of_session))
     *_, rows, following = yield [
         append,
         *writes,

@@ -261,12 +261,20 @@ WHERE tenant = :tenant AND id = :session RETURNING next_place - 1
 
 -- name: session.raise
 UPDATE sessions SET revision = revision + 1, updated_at = :at
-WHERE tenant = :tenant AND id = :session AND (:head IS NULL OR revision = :head)
+WHERE tenant = :tenant AND id = :session
+
+-- A run that ended beside the queue raised the revision: the one that is driven goes on from there.
+-- name: run.follow
+UPDATE runs SET head = head + 1 WHERE tenant = :tenant AND session = :session AND state IN ('running', 'waiting')
+
+-- name: session.suspend
+UPDATE sessions SET revision = revision + 1, updated_at = :at
+WHERE tenant = :tenant AND id = :session AND revision = (SELECT head FROM runs r WHERE r.tenant = :tenant AND r.id = :run)
 RETURNING revision
 
 -- name: session.commit
 UPDATE sessions SET revision = revision + 1, next_message = next_message + :n, updated_at = :at
-WHERE tenant = :tenant AND id = :session AND revision = :head
+WHERE tenant = :tenant AND id = :session AND revision = (SELECT head FROM runs r WHERE r.tenant = :tenant AND r.id = :run)
 RETURNING revision, next_message - :n, state, state_sum
 
 -- name: session.write
