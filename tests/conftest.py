@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from postgres import FAST, Server
 
 from ondol.testing import Downstream
 
@@ -38,10 +39,41 @@ def _bounded(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[No
     return bounded
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--store", choices=("sqlite", "postgresql"), help="run everything that has a store on this one")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Each test that has a store runs on SQLite; those that look for what differs run on PostgreSQL too."""
+    if "store_kind" in metafunc.fixturenames:
+        both = metafunc.definition.get_closest_marker("both_stores") is not None
+        chosen = metafunc.config.getoption("--store")
+        kinds = [chosen] if chosen else ["sqlite", "postgresql"] if both else ["sqlite"]
+        metafunc.parametrize("store_kind", kinds, ids=kinds if both or chosen else [pytest.HIDDEN_PARAM])
+
+
 @pytest.fixture
-def db(tmp_path: Path) -> str:
-    """The URL of a store that does not exist yet."""
+def db(tmp_path: Path, store_kind: str, request: pytest.FixtureRequest) -> str:
+    """The URL of a store that does not exist yet, or of one with nothing in it."""
+    if store_kind == "postgresql":
+        new_database: Callable[[], str] = request.getfixturevalue("new_database")
+        return new_database() + "?lease=2"
     return f"sqlite:///{tmp_path / 'ondol.db'}"
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    """One server for all tests of a session that need no other; started by the first of them."""
+    server = Server(**FAST).init().start()
+    server.make_template()
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def new_database(postgres: Server) -> Callable[[], str]:
+    """Gives URLs of new databases."""
+    return postgres.new_database
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
@@ -73,7 +74,7 @@ from ondol.store import Store
 from ondol.streams import Streams
 from ondol.tools import as_sent
 from ondol.transactions import Accepted, Decision, IfBusy, NewFork, NewReplay, NewRun, Tx
-from ondol.worker import DRIVER_KEY, SLOTS, EmbeddedEngine, no_driver_reason
+from ondol.worker import SLOTS, EmbeddedEngine, no_driver_reason
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -106,10 +107,11 @@ DRAIN = 5.0  # seconds that runs in flight get to reach a boundary when the runt
 class Runtime:
     """Accepts operations, drives their runs, and answers about both.
 
-    ``store`` is a URL (``sqlite:///ondol.db`` beside the process, ``sqlite:////var/lib/app.db`` anywhere; by default
-    ``ONDOL_DB`` or ``sqlite:///ondol.db``) or a ``Store``. Use it as ``async with Runtime(...) as rt:``; opening
-    resumes what a crash left. ``deps`` is handed to tools as ``ctx.deps``. ``time_zone`` holds where neither the
-    request nor anybody else names one. ``missing_tool`` says what becomes of a planned call whose tool is gone after a
+    ``store`` is a URL (``sqlite:///ondol.db`` beside the process, ``sqlite:////var/lib/app.db`` anywhere,
+    ``postgresql://USER@HOST/DATABASE``; by default ``ONDOL_DB`` or ``sqlite:///ondol.db``) or a ``Store``. Use it as
+    ``async with Runtime(...) as rt:``; opening resumes what a crash left. ``deps`` is handed to tools as ``ctx.deps``.
+    ``time_zone`` holds where neither the request nor anybody else names one. ``missing_tool`` says what becomes of a
+    planned call whose tool is gone after a
     deploy: ``refuse`` tells the model, ``park`` parks the run until an operator decides. ``policy`` allows, denies
     or asks about each call (see ``ondol.PolicyRules``). ``limits`` hold for the process and, beside their own, for all
     agents. ``prices`` is a file of what tokens cost, by default ``ONDOL_PRICES``. ``door`` names this way in, in the
@@ -649,11 +651,10 @@ class Runtime:
 
     async def waits_for_driver(self, run: Run) -> str | None:
         """Why a queued run is not driven, and what to do about it; None if some process has its agent."""
-        stored = await self._read(queries.get_meta, DRIVER_KEY)
-        driver = values.loads(stored) if stored else None
-        if driver is not None and not self.drives and await self._store.drives():
-            driver = None  # nobody held the lock: that driver is gone
-        return no_driver_reason(run._row, driver, self._served if self.drives else ())
+        self._working  # noqa: B018 - raises when closed
+        drivers = await self._store.drivers()
+        agents = {agent for of_driver in drivers.values() for agent in of_driver}
+        return no_driver_reason(run._row, agents | self._served.keys() if self.drives else agents)
 
     # --- asks and effects ---------------------------------------------------------------------------------------
 
@@ -885,4 +886,21 @@ def open_store(store: str | Store) -> Store:
         from ondol.stores.sqlite import SqliteStore
 
         return SqliteStore(store.removeprefix("sqlite:///"))
-    raise InvalidInput(f"{store!r} names no store: say sqlite:///FILE (sqlite:////abs/path for an absolute path)")
+    if store.startswith(("postgresql://", "postgres://")) and "\0" not in store:
+        try:
+            from ondol.stores.postgres import PostgresStore
+        except ModuleNotFoundError as error:
+            if error.name != "psycopg":
+                raise
+            raise InvalidInput("a store in PostgreSQL needs psycopg: pip install 'ondol[postgres]'") from error
+
+        return PostgresStore(store)
+    raise InvalidInput(
+        f"{_shown(store)!r} names no store: say sqlite:///FILE (sqlite:////abs/path for an absolute path), or "
+        "postgresql://USER@HOST/DATABASE"
+    )
+
+
+def _shown(url: str) -> str:
+    """Without what may be a password."""
+    return re.sub(r"//[^/@]*@", "//…@", url)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import Any, ParamSpec, Protocol, TypeVar
 
@@ -29,8 +29,16 @@ class Store(Protocol):
 
     async def close(self) -> None: ...
 
-    async def drives(self) -> bool:
-        """May this process claim runs? Asks for the right if nobody has it; once given it is kept until ``close``."""
+    async def drives(self, owner: str, agents: Sequence[str]) -> bool:
+        """May this process claim runs now, as ``owner``, which has these agents? Asks for the right the first time.
+
+        It is kept until ``close``, unless the process fails to say in time that it is alive. Whoever lost it is no
+        driver any more, and its runs may be taken over.
+        """
+        ...
+
+    async def drivers(self) -> Mapping[str, Sequence[str]]:
+        """The owners that may claim runs now, each with its agents. What any other owner holds can be taken over."""
         ...
 
     def write(self, tx: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]: ...

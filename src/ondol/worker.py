@@ -1,7 +1,8 @@
 """Which runs does this process drive, and when?
 
 The embedded engine: it claims runs whose turn it is and whose agent it has, drives them, and keeps house: what a dead
-process left, asks that expire, blobs that nobody uses. Only the process that holds the store's driver lock does so.
+process left, asks that expire, blobs that nobody uses. Only a process that may drive does so: one at a time on SQLite,
+any number on PostgreSQL.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import asyncio
 import contextlib
 import functools
 import os
-from collections.abc import Iterable, Mapping
+import secrets
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from ondol import lifecycle, queries, transactions, values
+from ondol import lifecycle, queries, transactions
 from ondol.cancellation import InFlight
 from ondol.clock import Clock, Timer, to_micros
 from ondol.errors import (
@@ -46,7 +48,6 @@ _BLOBS_KEPT = timedelta(hours=24)  # for an upload whose operation never came
 _STORE_RETRY = 0.5  # seconds until a claim that the store could not take is tried again
 _LOCK_RETRY = 0.5  # seconds between attempts to become the driver
 _HOUSEKEEPING = 3600.0  # seconds between collections of unused blobs
-DRIVER_KEY = "driver"  # in the store's meta table: who drives, and which agents it has
 
 
 @dataclass(slots=True, eq=False)
@@ -68,8 +69,9 @@ class EmbeddedEngine:
     ) -> None:
         self.slots = slots
         self.store, self.clock, self.streams, self.runner, self.served = store, clock, streams, runner, served
-        self.owner = f"{os.getpid()}.{id(self):x}"
+        self.owner = f"{os.getpid()}.{secrets.token_hex(6)}"
         self.is_driver = False
+        self._living: set[str] = set()  # owners that could drive at the last look
         self._driven: dict[str, _Driven] = {}
         self._pending: dict[str, str] = {}  # run -> tenant, wanting a task
         self._suspects: dict[str, str] = {}  # the same, of runs that are driven alone
@@ -223,6 +225,8 @@ class EmbeddedEngine:
 
     async def _claim_and_drive(self, tenant: str, run: str) -> None:
         try:
+            if not await self.store.drives(self.owner, list(self.served)):
+                return
             claimed = await self.store.write(transactions.claim, tenant, run, self.owner, self._now())
             if claimed is None:
                 return
@@ -337,18 +341,20 @@ class EmbeddedEngine:
                 pause = _STORE_RETRY
 
     async def _become_driver(self) -> None:
-        """If nobody drives this store: whoever held a run in it is dead. It may be done again from the start."""
-        if not await self.store.drives():
+        """What dead processes held is taken over first. It may be done again from the start."""
+        if not await self.store.drives(self.owner, list(self.served)):
             return
-        driver = {"pid": os.getpid(), "agents": sorted(self.served), "since": self._now()}
-        await self.store.write(transactions.set_meta, DRIVER_KEY, values.dumps(driver))
-        await self._recover()
-        self.is_driver = True
+        living = set(await self.store.drivers())
+        await self._take_over(living)
+        self._living, self.is_driver = living, True
         await self.look()
 
-    async def _recover(self) -> None:
+    async def _take_over(self, living: Collection[str]) -> None:
+        """Whoever holds a run and is not among the living is dead, or will find out that it lost its claim."""
         for tenant in await self.store.read(queries.tenants):
-            for run, fence, _, _, _ in await self.store.read(queries.running, tenant):
+            for run, fence, owner, _, _ in await self.store.read(queries.running, tenant):
+                if owner in living:
+                    continue
                 try:
                     await self.store.write(transactions.recover, tenant, run, fence, self._now())
                 except (StoreFull, StoreBusy):
@@ -358,7 +364,14 @@ class EmbeddedEngine:
                     self._refuse(run, error)
 
     async def look(self) -> None:
-        """Claim what can be claimed, hand on signals, expire what is due."""
+        """Take over what dead processes held, claim what can be claimed, hand on signals, expire what is due."""
+        self.is_driver = await self.store.drives(self.owner, list(self.served))
+        if not self.is_driver:
+            return
+        living = set(await self.store.drivers())
+        if self._living - living:
+            await self._take_over(living)
+        self._living = living
         due: list[int] = []
         for tenant in await self.store.read(queries.tenants):
             await self._look_for_queued(tenant)
@@ -453,9 +466,8 @@ class EmbeddedEngine:
         return to_micros(self.clock.now())
 
 
-def no_driver_reason(run: RunRow, driver: Mapping[str, object] | None, served: Iterable[str]) -> str | None:
-    """Why a queued run waits for a process, and what to do about it; None if one has its agent."""
-    agents = driver.get("agents", []) if driver else []
-    if run.state != "queued" or run.agent in served or (isinstance(agents, list) and run.agent in agents):
+def no_driver_reason(run: RunRow, agents: Collection[str]) -> str | None:
+    """Why a queued run waits for a process, and what to do about it; None if one of these agents is its own."""
+    if run.state != "queued" or run.agent in agents:
         return None
     return f"no process serves the agent {run.agent!r}: start the program that defines it (ondol run APP:{run.agent} …)"

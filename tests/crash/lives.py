@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -73,8 +73,8 @@ class MortalStore:
         await self._alive()
         await self.store.close()
 
-    async def drives(self) -> bool:
-        return await self.store.drives()
+    async def drives(self, owner: str, agents: Sequence[str]) -> bool:
+        return await self.store.drives(owner, agents)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.store, name)

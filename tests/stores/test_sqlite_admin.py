@@ -732,7 +732,7 @@ from ondol.stores.sqlite import SqliteStore
 async def main(file):
     store = SqliteStore(file)
     await store.open(lambda: None)
-    print("drives", await store.drives())
+    print("drives", await store.drives("o", []))
     await asyncio.Event().wait()
 
 asyncio.run(main(sys.argv[1]))

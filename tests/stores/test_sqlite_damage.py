@@ -81,7 +81,7 @@ async def file(tmp_path: Path) -> Path:
             await waiting.result()
     driver = SqliteStore(file)
     await driver.open(lambda: None)
-    assert await driver.drives()
+    assert await driver.drives("o", [])
     async with Runtime(SqliteStore(file), agents=[talk()]) as rt:  # it does not drive
         await rt.start("talk", "my name is Eun-ji", operation_id="queued", session="talk")
     await driver.close()

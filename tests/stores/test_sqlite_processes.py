@@ -68,7 +68,7 @@ async def test_after_a_clean_close_the_file_is_whole_by_itself(tmp_path: Path) -
     for n in range(5):
         store = SqliteStore(tmp_path / "ondol.db")
         await store.open(lambda: None)
-        assert await store.drives()
+        assert await store.drives("o", [])
         await store.write(set_meta, "a", str(n))
         await asyncio.gather(*(store.read(get_meta, "a") for _ in range(10)))
         await store.close()
@@ -152,7 +152,7 @@ async def test_it_takes_over_although_the_disk_is_full_at_that_moment(tmp_path: 
         disk.refused = lambda: loop.call_soon_threadsafe(refused.set)
         first = SqliteStore(tmp_path / "ondol.db")
         await first.open(lambda: None)
-        assert await first.drives()
+        assert await first.drives("o", [])
         async with Runtime(SqliteStore(tmp_path / "ondol.db"), agents=[talk()]) as second:
             run = await second.start("talk", "hello")
             disk.space = 0
@@ -184,8 +184,8 @@ async def test_a_file_under_two_names_is_one_store(tmp_path: Path) -> None:
     store, linked = SqliteStore(tmp_path / "data" / "ondol.db"), SqliteStore(tmp_path / "link.db")
     await store.open(lambda: None)
     await linked.open(lambda: None)
-    assert await store.drives()
-    assert not await linked.drives()
+    assert await store.drives("o", [])
+    assert not await linked.drives("o", [])
     digest = await store.put_blob("t", b"data")
     assert await linked.get_blob("t", digest) == b"data"
     await linked.close()
@@ -223,7 +223,7 @@ async def main(file):
     store = SqliteStore(file)
     try:
         await store.open(lambda: None)
-        print("drives", await store.drives())
+        print("drives", await store.drives("o", []))
         await store.write(set_meta, "a", "1")
     except StoreError as error:
         print("refused", error)

@@ -46,7 +46,7 @@ class Notebook:
     async def close(self) -> None:
         self.done.append("close")
 
-    async def drives(self) -> bool:
+    async def drives(self, owner: str, agents: list[str]) -> bool:
         return True
 
     async def write(self, tx: Callable[..., Tx[Any]], /, *args: Any, **kwargs: Any) -> Any:
@@ -88,7 +88,7 @@ async def test_without_a_fault_a_store_is_as_it_was_and_its_writes_are_listed() 
     notebook, plan = Notebook(), FaultPlan()
     store: Store = FaultyStore(notebook, plan)
     await store.open(lambda: None)
-    assert await store.drives()
+    assert await store.drives("o", [])
     assert await store.write(accept, "a") == "a"
     assert await store.write(outcome, "b", n=2) == "b2"
     assert await store.write(functools.partial(accept, "c")) == "c"

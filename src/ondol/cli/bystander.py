@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import fcntl
-from pathlib import Path
+from collections.abc import Sequence
 
 from ondol.handles import Run
 from ondol.runtime import Runtime
-from ondol.stores.sqlite import SqliteStore
+from ondol.stores.sqlite import SqliteStore, driver_of
 
 
 class Bystander(SqliteStore):
     """A store whose process never drives: it leaves the lock to whoever has agents."""
 
-    async def drives(self) -> bool:
+    async def drives(self, owner: str, agents: Sequence[str]) -> bool:
         return False
-
-
-def driver_of(path: Path) -> str | None:
-    """The number of the process that drives a store, None if nobody does. The lock is left as it is."""
-    try:
-        with open(f"{path}.lock") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return file.read().strip() or "?"
-    except FileNotFoundError:
-        pass
-    return None
 
 
 async def unserved(rt: Runtime, run: Run) -> str | None:

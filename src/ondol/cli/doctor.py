@@ -137,7 +137,7 @@ def _file(cli: Cli) -> Iterator[Finding]:
 
 async def _work(cli: Cli) -> AsyncIterator[Finding]:
     """What waits for whom."""
-    from ondol.cli.bystander import driver_of
+    from ondol.stores.sqlite import driver_of
 
     driver = driver_of(cli.path)
     yield Finding("driver", "ok", f"process {driver}") if driver else Finding("driver", "note", "no process drives it")

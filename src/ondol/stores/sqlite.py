@@ -9,17 +9,17 @@ long as the process lives, decides who drives runs; other processes may read, su
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import fcntl
 import functools
 import hashlib
+import json
 import os
 import queue
 import re
 import tempfile
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -40,15 +40,17 @@ from ondol.errors import (
     StoreTooNew,
 )
 from ondol.secret import logger
+from ondol.stores.jobs import Job, call, deliver, fail, new_job
 from ondol.stores.migrations import migrations
 from ondol.stores.seats import Seat, Table
-from ondol.transactions import STATEMENTS, Row, Statement, Tx
+from ondol.transactions import STATEMENTS, Row, Statement, Tx, set_meta
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 log = logger("ondol.store")
 
+DRIVER_KEY = "driver"  # in the meta table: who drives, and which agents it has
 BUSY_TIMEOUT = 10_000  # milliseconds that a write waits for another process's write
 _BUSY_PAUSE = 10  # milliseconds between attempts where SQLite itself does not wait
 _GROUP_LIMIT = 256  # transactions that share one commit
@@ -61,19 +63,6 @@ _NEW, _DROPPED = ".new-", ".dropped-"  # names of blobs on their way in and out
 _DIGEST = re.compile("[0-9a-f]{64}")
 _FSYNC_FAILED = frozenset({apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC})
 _EXIT_FSYNC_FAILED = 74  # EX_IOERR of sysexits.h
-
-
-@dataclass(slots=True)
-class _Job:
-    """One transaction on its way through a thread."""
-
-    make: Callable[[], Tx[Any]]
-    loop: asyncio.AbstractEventLoop
-    future: asyncio.Future[Any]
-    result: Any = None
-    error: BaseException | None = None
-    told: bool = False  # on its way to the event loop
-    delivered: bool = False
 
 
 @dataclass(slots=True)
@@ -91,10 +80,11 @@ class SqliteStore:
         self.path = Path(path).resolve()  # one file under two names is one store
         self.blobs = Path(f"{self.path}.blobs")
         self.commits = _Commits()
-        self._writes: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._reads: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._writes: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._reads: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._lock: IO[str] | None = None
+        self._driving: dict[str, Sequence[str]] = {}  # this process's owner, and its agents
         self._on_change: Callable[[], None] = lambda: None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -128,12 +118,23 @@ class SqliteStore:
         await asyncio.to_thread(writer.join)
         if self._lock is not None:
             self._lock.close()
-            self._lock = None
+            self._lock, self._driving = None, {}
 
-    async def drives(self) -> bool:
+    async def drives(self, owner: str, agents: Sequence[str]) -> bool:
         if self._lock is None:
             self._lock = _try_lock(Path(f"{self.path}.lock"))
+        if self._lock is not None and owner not in self._driving:
+            driver = {"owner": owner, "pid": os.getpid(), "agents": sorted(agents)}
+            await self.write(set_meta, DRIVER_KEY, json.dumps(driver))
+            self._driving = {owner: sorted(agents)}
         return self._lock is not None
+
+    async def drivers(self) -> Mapping[str, Sequence[str]]:
+        if self._lock is not None or driver_of(self.path) is None:
+            return self._driving
+        stored = await self.read(queries.get_meta, DRIVER_KEY)
+        driver = json.loads(stored) if stored else {}
+        return {driver.get("owner", ""): driver.get("agents", [])}
 
     # --- transactions -------------------------------------------------------------------------------------------
 
@@ -143,22 +144,12 @@ class SqliteStore:
     def read(self, tx: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         return self._submit(self._reads, functools.partial(tx, *args, **kwargs))
 
-    async def _submit(self, jobs: queue.SimpleQueue[_Job | None], make: Callable[[], Tx[T]]) -> T:
+    async def _submit(self, jobs: queue.SimpleQueue[Job | None], make: Callable[[], Tx[T]]) -> T:
         if not self._threads:
             raise StoreError(f"{self.path} is not open")
-        loop = asyncio.get_running_loop()
-        job = _Job(make, loop, loop.create_future())
+        job = new_job(make)
         jobs.put(job)
-        try:
-            return await job.future  # type: ignore[no-any-return]
-        except asyncio.CancelledError:
-            # It may be committed at this moment: wait for its end, then let the cancellation travel on. Another one
-            # that comes meanwhile changes nothing of that, and how it ended nobody is here to hear any more.
-            while not job.delivered:
-                job.future = loop.create_future()
-                with contextlib.suppress(asyncio.CancelledError, Exception):
-                    await job.future
-            raise
+        return await job.ended()  # type: ignore[no-any-return]
 
     def _write_loop(self, seat: Seat, connection: apsw.Connection, seen: int) -> None:
         groups = 0
@@ -177,18 +168,18 @@ class SqliteStore:
                         now = _data_version(connection)  # counts the commits of other connections only
                         if now != seen:
                             seen = now
-                            _call(self._loop, self._on_change)
+                            call(self._loop, self._on_change)
             except (apsw.Error, OndolError) as error:
                 problem = error if isinstance(error, OndolError) else _translated(error, self.path)
                 log.warning("%s", problem)  # who waits for a write is told, or was told already
-                _fail(jobs, problem)
+                fail(jobs, problem)
             if closing:
                 seat.leave()
                 return
 
-    def _next_group(self) -> tuple[list[_Job], bool]:
+    def _next_group(self) -> tuple[list[Job], bool]:
         """What waits to be written together, and whether the store closes after it. Empty when nobody came for long."""
-        jobs: list[_Job] = []
+        jobs: list[Job] = []
         try:
             job = self._writes.get(timeout=_POLL)
             while job is not None:
@@ -200,7 +191,7 @@ class SqliteStore:
             return jobs, False
         return jobs, True
 
-    def _commit(self, connection: apsw.Connection, jobs: list[_Job]) -> None:
+    def _commit(self, connection: apsw.Connection, jobs: list[Job]) -> None:
         try:
             if len(jobs) == 1:
                 self._commit_alone(connection, jobs[0])
@@ -210,9 +201,9 @@ class SqliteStore:
             log.exception("the writer of %s failed", self.path)
             for job in jobs:
                 job.error = StoreFault(f"{self.path}: {type(fault).__name__}: {fault}")
-        _deliver(jobs)
+        deliver(jobs)
 
-    def _commit_together(self, connection: apsw.Connection, jobs: list[_Job]) -> None:
+    def _commit_together(self, connection: apsw.Connection, jobs: list[Job]) -> None:
         try:
             # A refusal is rare and mostly comes before the first change: only then savepoints are paid for.
             if not self._commit_group(connection, jobs, savepoints=False):
@@ -227,7 +218,7 @@ class SqliteStore:
             for job in jobs:  # nobody was told: each again, alone
                 self._commit_alone(connection, job)
 
-    def _commit_group(self, connection: apsw.Connection, jobs: list[_Job], *, savepoints: bool) -> bool:
+    def _commit_group(self, connection: apsw.Connection, jobs: list[Job], *, savepoints: bool) -> bool:
         """All in one transaction. Without savepoints, False (and nothing is written) if a member must be undone."""
         connection.execute("BEGIN IMMEDIATE")
         for job in jobs:
@@ -252,7 +243,7 @@ class SqliteStore:
         self.commits.transactions += len(jobs)
         return True
 
-    def _commit_alone(self, connection: apsw.Connection, job: _Job) -> None:
+    def _commit_alone(self, connection: apsw.Connection, job: Job) -> None:
         try:
             connection.execute("BEGIN IMMEDIATE")
             job.result, job.error = _run(connection, job.make), None
@@ -280,7 +271,7 @@ class SqliteStore:
                 job.error = _translated(error, self.path)
             except BaseException as refusal:  # who waits for it is told; the thread goes on for all others
                 job.error = refusal
-            _deliver([job])
+            deliver([job])
         seat.leave()
 
     # --- blobs --------------------------------------------------------------------------------------------------
@@ -406,6 +397,19 @@ def _try_lock(path: Path) -> IO[str] | None:
     return file
 
 
+def driver_of(path: Path) -> str | None:
+    """The number of the process that drives a store, None if nobody does. The lock is left as it is."""
+    try:
+        with open(f"{path}.lock") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return file.read().strip() or "?"
+    except FileNotFoundError:
+        pass
+    return None
+
+
 def _refuse_what_is_no_store(path: Path) -> None:
     if not path.parent.is_dir():
         raise StoreError(f"the folder {path.parent} does not exist: make it, or name another file")
@@ -513,42 +517,6 @@ def _take(seat: Seat) -> tuple[apsw.Connection, int]:
         return connection, _data_version(connection)
 
 
-def _fail(jobs: list[_Job], error: OndolError) -> None:
-    """Tell those who were not told anything yet."""
-    untold = [job for job in jobs if not job.told]
-    for job in untold:
-        job.error = error
-    _deliver(untold)
-
-
-def _deliver(jobs: list[_Job]) -> None:
-    by_loop: dict[asyncio.AbstractEventLoop, list[_Job]] = {}
-    for job in jobs:
-        job.told = True
-        by_loop.setdefault(job.loop, []).append(job)
-    for loop, of_loop in by_loop.items():
-        _call(loop, functools.partial(_resolve, of_loop))
-
-
-def _resolve(jobs: list[_Job]) -> None:
-    for job in jobs:
-        job.delivered = True
-        if job.future.done():
-            continue
-        if job.error is not None:
-            job.future.set_exception(job.error)
-        else:
-            job.future.set_result(job.result)
-
-
-def _call(loop: asyncio.AbstractEventLoop | None, callback: Callable[[], Any]) -> None:
-    try:
-        if loop is not None:
-            loop.call_soon_threadsafe(callback)
-    except RuntimeError:
-        log.debug("the event loop is closed, nobody waits any more")
-
-
 def _write_blob(path: Path, data: bytes) -> None:
     """Temp file, fsync, rename, fsync of each folder that leads to it: whole or not there."""
     try:
@@ -581,4 +549,4 @@ def _os_error(error: OSError, path: Path) -> StoreError:
     return StoreError(f"{path} cannot be used ({error.strerror}): look at the folder and its permissions")
 
 
-__all__ = ["SqliteStore"]
+__all__ = ["SqliteStore", "driver_of"]

