@@ -3,6 +3,17 @@
     OndolError
     ├── Refused                 the request was not taken: change it, then send it again
     │   ├── InvalidInput        a value cannot be used as it is
+    │   │   └── WrongCursor     the place to go on from is no event of this run
+    │   ├── CursorExpired       what followed that place is not kept any more: read from the start, or the session
+    │   ├── Malformed           the request is not as HTTP and JSON have it
+    │   ├── UnsupportedMedia    its body has another media type than is taken here
+    │   ├── Unauthenticated     no token came with it, or one that does not count
+    │   ├── Forbidden           this token, or this address, may not do that
+    │   ├── PreconditionRequired  it must say what it saw (``If-Match``)
+    │   ├── PreconditionFailed  what it saw is not there any more: look again
+    │   ├── InProgress          the operation is under way, and it asked not to wait
+    │   ├── TooSlow             it did not come in time
+    │   ├── Draining            this process stops: send it again, to the next one
     │   ├── NotFound            there is no such thing (or it belongs to somebody else)
     │   ├── OperationMismatch   the operation id was used before with other content
     │   ├── OperationExpired    the operation is done and its reply is no longer kept
@@ -14,6 +25,7 @@
     │   ├── AskClosed           the run of this ask has ended
     │   ├── PolicyDenied        the policy denies what would be approved
     │   ├── ReplayUnsafe        settle first what its verdict names, or force it
+    │   ├── CannotGoOn          the run has ended for good, or waits for a word of its own
     │   ├── ReadOnly            it is an imported run, which can be looked at and nothing else
     │   ├── FileDamaged         an exported run is not as it was written: export it again
     │   └── NotOpen             the runtime was used outside ``async with``
@@ -78,6 +90,17 @@ CODES: Mapping[str, str] = {
     "no_database": "Name the store with --db or ONDOL_DB, or make one with 'ondol run'.",
     "read_only": "Do it where the run is at home: here is a copy of it, to be looked at.",
     "file_damaged": "Export the run again where it ran: 'ondol runs export RUN'.",
+    "wrong_cursor": "Give the id of an event of this run, or none to read from the start.",
+    "cursor_expired": "Read the run again without a cursor; what was committed is in its session.",
+    "malformed": "Send what the message names as HTTP and JSON have it.",
+    "unsupported_media": "Send JSON (Content-Type: application/json); where files are taken also multipart/form-data.",
+    "unauthenticated": "Send 'Authorization: Bearer TOKEN'; 'ondol tokens create' makes one.",
+    "forbidden": "Use a token that may do this: 'ondol tokens create --scope SCOPE' makes one.",
+    "precondition_required": "Read the thing, and send what you saw in 'If-Match'.",
+    "precondition_failed": "Read it again, look at what changed, then send the new value in 'If-Match'.",
+    "in_progress": "Ask for the run's result, or send the same operation again with another 'Prefer: wait=N'.",
+    "too_slow": "Send the whole request at once, over a connection that is fast enough.",
+    "draining": "Send the same operation again in a moment: another process takes over.",
     "not_open": "Use the runtime inside 'async with Runtime(...) as rt:'.",
     "operation_mismatch": "Choose a new operation id, or send what was sent with this one before.",
     "operation_expired": "Read the session: the operation is done. To do it once more, choose a new operation id.",
@@ -167,6 +190,77 @@ class InvalidInput(Refused):
     code = "invalid_input"
 
 
+class WrongCursor(InvalidInput):
+    """What a watcher wants to go on from is no event of the run."""
+
+    code = "wrong_cursor"
+
+
+class CursorExpired(Refused):
+    """What followed the event that a watcher saw last is not stored any more."""
+
+    code = "cursor_expired"
+
+
+class Malformed(Refused):
+    """The request is not as HTTP and JSON have it."""
+
+    code = "malformed"
+
+
+class UnsupportedMedia(Refused):
+    """The body of the request has a media type that is not taken here."""
+
+    code = "unsupported_media"
+
+
+class Unauthenticated(Refused):
+    """No token came with the request, or one that is not known, was revoked, or has expired."""
+
+    code = "unauthenticated"
+
+
+class Forbidden(Refused):
+    """Whoever asks may not do this."""
+
+    code = "forbidden"
+
+
+class PreconditionRequired(Refused):
+    """The request changes something, and does not say what it saw of it."""
+
+    code = "precondition_required"
+
+
+class PreconditionFailed(Refused):
+    """The thing is not any more what the request says that it saw."""
+
+    code = "precondition_failed"
+
+
+class InProgress(Refused):
+    """The operation is under way, and the request asked not to wait for it. ``run`` is its run."""
+
+    code = "in_progress"
+
+    def __init__(self, operation_id: str, run: str, state: str) -> None:
+        self.run = run
+        super().__init__(f"operation {operation_id!r} is under way: its run {run} is {state}")
+
+
+class TooSlow(Refused):
+    """The request, or its body, did not come in time."""
+
+    code = "too_slow"
+
+
+class Draining(Refused):
+    """The process stops and takes no new work. ``retry_after`` is in seconds."""
+
+    code = "draining"
+    retry_after = 2
+
+
 class NotFound(Refused):
     """There is no such thing, or it belongs to another tenant."""
 
@@ -251,6 +345,12 @@ class ReplayUnsafe(Refused):
     def __init__(self, message: str, verdict: Any) -> None:
         self.verdict = verdict
         super().__init__(message)
+
+
+class CannotGoOn(Refused):
+    """The run is in no state to be resumed."""
+
+    code = "cannot_go_on"
 
 
 class ReadOnly(Refused):

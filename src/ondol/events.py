@@ -2,7 +2,8 @@
 
 Each class is one kind of entry. Calls are named by their ordinal in the run, messages by their ordinal among the
 run's messages; bodies are never repeated here. What ``run.events()`` yields is ``Event``: the same facts, with the
-ids that people use. ``model.delta`` and ``progress`` exist only in the stream: they carry no id and are not stored.
+ids that people use. ``model.delta``, ``progress`` and ``message.snapshot`` exist only in the stream: they carry no id
+and are not stored.
 """
 
 from __future__ import annotations
@@ -427,7 +428,7 @@ def from_json(raw: list[Any]) -> Entry:
 
 
 #: Types of what is only streamed.
-DELTA, PROGRESS = "model.delta", "progress"
+DELTA, PROGRESS, SNAPSHOT = "model.delta", "progress", "message.snapshot"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

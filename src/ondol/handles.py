@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ondol import clock, context, events, ids, journal, lifecycle, messages, schemas, usage, values
-from ondol.errors import InvalidInput, NotFound, RunCancelled, RunExpired, RunFailed, RunWaiting
+from ondol.errors import InvalidInput, NotFound, RunCancelled, RunExpired, RunFailed, RunWaiting, WrongCursor
 from ondol.events import Event
 from ondol.messages import Message
 from ondol.records import AskRow, EffectRow, RunRow, SessionRow
@@ -76,14 +76,16 @@ def ahead_of(runtime: Runtime, blocking: Blocking | None) -> Ahead | None:
 class Run:
     """A run as it was when it was last read. ``id``, ``session``, ``operation_id`` never change.
 
-    ``replayed`` is True when ``start`` found the operation completed before. ``waits_behind`` is set while it is queued
-    and its session has another turn to finish, or a person to ask, first.
+    ``created`` is True when ``start`` made it, ``replayed`` when it found the operation completed before.
+    ``waits_behind`` is set while it is queued and its session has another turn to finish, or a person to ask, first.
     """
 
     def __init__(
-        self, runtime: Runtime, row: RunRow, *, replayed: bool = False, waits_behind: Ahead | None = None
-    ) -> None:
+        self, runtime: Runtime, row: RunRow, *, replayed: bool = False, created: bool = False,
+        waits_behind: Ahead | None = None,
+    ) -> None:  # fmt: skip
         self._rt, self._row, self.replayed, self.waits_behind = runtime, row, replayed, waits_behind
+        self.created = created
 
     def __repr__(self) -> str:
         behind = f" behind {self.waits_behind.run} ({self.waits_behind.state})" if self.waits_behind else ""
@@ -129,6 +131,11 @@ class Run:
     def user(self) -> str | None:
         """Who asked for it."""
         return self._row.user_id or None
+
+    @property
+    def door(self) -> str:
+        """The way it came in."""
+        return self._row.door
 
     @property
     def trigger(self) -> str:
@@ -544,6 +551,11 @@ class Session:
             self.id, title=title, expected_revision=expected_revision, tenant=self.tenant
         )
 
+    @property
+    def user(self) -> str | None:
+        """Whose it is: the user of the request that made it."""
+        return self._row.user_id
+
     async def delete(
         self, *, expected_revision: int | None = None, cancel: bool = False, by: str | None = None
     ) -> None:
@@ -574,12 +586,12 @@ def told_of(entry: events.Entry, state: journal.State) -> tuple[int, ...]:
 
 
 def cursor(run: str, after: str | None) -> int:
-    """The sequence behind which a watcher wants to go on. Raises InvalidInput for the id of no event of the run."""
+    """The sequence behind which a watcher wants to go on. Raises WrongCursor for the id of no event of the run."""
     if after is None:
         return 0
     of_run, _, seq = after.rpartition("/") if isinstance(after, str) else ("", "", "")
     if of_run != run or not seq.isdecimal() or len(seq) > 18:
-        raise InvalidInput(f"{after!r} is not an event of run {run}: give the id of an event of this run")
+        raise WrongCursor(f"{after!r} is not an event of run {run}: give the id of an event of this run")
     return int(seq)
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ondol import ids, journal, messages, usage
 from ondol.errors import NotFound
 from ondol.events import ContextBuilt
-from ondol.records import AskRow, EffectRow, RunRow, SessionRow
+from ondol.records import AskRow, EffectRow, RunRow, SessionRow, TokenRow
 from ondol.runfile import Entries, RunFile, Said
 from ondol.spending import RunUsage
 from ondol.transactions import CONFIRMED, Row, Steer, Tx, checked_body, run_row, steers_in, with_conditions
@@ -59,6 +59,15 @@ def read_journal(tenant: str, run: str, after: int = 0) -> Tx[tuple[RunRow, list
         ("entry.list", {"tenant": tenant, "run": run, "after": after}),
     ]
     return run_row(run_rows, run), [journal.loads(run, *r) for r in rows]
+
+
+def journal_ends(tenant: str, run: str) -> Tx[tuple[int, int]]:
+    """The sequences of the first and of the last entry of a run that are stored; if none is, 1 more than the last that
+    there was, and that. Raises NotFound."""
+    key = {"tenant": tenant, "run": run}
+    rows, first = yield [("run.get", key), ("entry.first", key)]
+    last = run_row(rows, run).next_seq - 1
+    return (journal.loads(run, *first[0]).seq if first else last + 1), last
 
 
 def read_messages(tenant: str, run: str) -> Tx[dict[int, str]]:
@@ -158,6 +167,13 @@ def whole_run(tenant: str, run: str, at: datetime) -> Tx[RunFile]:
     )
 
 
+def blobs_of(tenant: str, run: str) -> Tx[dict[str, int | None]]:
+    key = {"tenant": tenant, "run": run}
+    rows, blobs = yield [("run.get", key), ("blob.of_run", key)]
+    run_row(rows, run)
+    return dict(blobs)
+
+
 def get_import(tenant: str, run: str) -> Tx[bytes | None]:
     """An imported run's file, packed as messages are."""
     (rows,) = yield [("import.get", {"tenant": tenant, "run": run})]
@@ -177,8 +193,11 @@ def get_session(tenant: str, session: str) -> Tx[SessionRow]:
     return found
 
 
-def list_sessions(tenant: str, after: str | None = None, limit: int = 100) -> Tx[list[SessionRow]]:
-    (rows,) = yield [with_conditions("session.list", {"tenant": tenant, "limit": limit}, {"after": after})]
+def list_sessions(
+    tenant: str, after: str | None = None, limit: int = 100, *, user_id: str | None = None
+) -> Tx[list[SessionRow]]:
+    wanted = {"after": after, "user_id": user_id}
+    (rows,) = yield [with_conditions("session.list", {"tenant": tenant, "limit": limit}, wanted)]
     return [SessionRow(*r) for r in rows]
 
 
@@ -264,6 +283,16 @@ def expirable_asks(tenant: str) -> Tx[list[tuple[str, int]]]:
 def list_acts(tenant: str, limit: int = 100) -> Tx[list[Row]]:
     (rows,) = yield [("act.list", {"tenant": tenant, "limit": limit})]
     return rows
+
+
+def token_by_hash(digest: str) -> Tx[TokenRow | None]:
+    (rows,) = yield [("token.by_hash", {"hash": digest})]
+    return TokenRow(*rows[0]) if rows else None
+
+
+def list_tokens(tenant: str) -> Tx[list[TokenRow]]:
+    (rows,) = yield [("token.list", {"tenant": tenant})]
+    return [TokenRow(*r) for r in rows]
 
 
 def tenants() -> Tx[list[str]]:

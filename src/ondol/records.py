@@ -73,6 +73,7 @@ class SessionRow(NamedTuple):
     parent: str | None
     parent_until: int | None
     state_sum: int | None
+    user_id: str | None
 
     @staticmethod
     def what_is_kept(session: str) -> str:
@@ -172,6 +173,17 @@ class AskRow(NamedTuple):
         if self.default_answer is not None:
             journal.check_content(self.what_is_by_default(self.id), self.default_answer, self.default_sum)
         return self.default_answer
+
+
+class TokenRow(NamedTuple):
+    tenant: str
+    id: str
+    name: str
+    user_id: str | None
+    scopes: str
+    created_at: int
+    expires_at: int | None
+    revoked_at: int | None
 
 
 def columns(row: type[Any], prefix: str = "") -> str:

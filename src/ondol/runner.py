@@ -564,6 +564,8 @@ class Drive:
             async for output in stream:
                 if isinstance(output, Delta):
                     self._partial.append(output.text)
+                    if output.kind == "text":
+                        self.runner.streams.say(self.row.id, self.state.seq, request.step + 1, output.text)
                     self.publish(events.DELTA, {"step": request.step + 1, "kind": output.kind, "text": output.text})
                 else:
                     answer = output

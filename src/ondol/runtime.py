@@ -8,11 +8,24 @@ import hashlib
 import os
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack, get_args, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    NamedTuple,
+    ParamSpec,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    get_args,
+    overload,
+)
 
 from ondol import clock as clocks
 from ondol import (
@@ -29,6 +42,7 @@ from ondol import (
     spending,
     transactions,
     values,
+    watching,
 )
 from ondol import policy as policies
 from ondol.agent import Agent
@@ -50,19 +64,16 @@ from ondol.handles import (
     ahead_of,
     ask_of,
     context_place,
-    cursor,
     effect_of,
     encode_given,
-    event_of,
     seen_context,
     this_person,
-    told_of,
 )
 from ondol.ids import DEFAULT_TENANT, MAX_LIMIT, checked_id, checked_limit, checked_text
 from ondol.imported import ImportedRun
 from ondol.limits import Bounds, Limits
 from ondol.logs import journaled
-from ondol.messages import Attachment, Message
+from ondol.messages import Attachment
 from ondol.model import Model
 from ondol.policy import Policy
 from ondol.prices import Prices
@@ -76,9 +87,23 @@ from ondol.tools import as_sent
 from ondol.transactions import Accepted, Decision, IfBusy, NewFork, NewReplay, NewRun, Tx
 from ondol.worker import SLOTS, EmbeddedEngine, no_driver_reason
 
+if TYPE_CHECKING:
+    from ondol.http.app import App as HttpApp
+    from ondol.http.guard import Admission
+
 P = ParamSpec("P")
 T = TypeVar("T")
-Attached: TypeAlias = Path | str | bytes
+
+
+class File(NamedTuple):
+    """An attachment by its name and its bytes. ``media_type``: as its sender has it, where that is said."""
+
+    name: str
+    data: bytes
+    media_type: str | None = None
+
+
+Attached: TypeAlias = Path | str | bytes | File
 ForkEffects: TypeAlias = Literal["reuse", "stub", "run"]
 ReplayClock: TypeAlias = Literal["recorded", "now"]
 MissingTool: TypeAlias = Literal["refuse", "park"]
@@ -96,9 +121,13 @@ class StartOptions(TypedDict, total=False):
     attachments: Sequence[Attached]
     time_zone: str | None
     trigger: Trigger
+    own_only: bool
     tenant: str
 
 
+PROBED_KEY = "probed"  # in the store's meta table: when it was last tried whether the store can be written
+#: Set where a task acts for somebody who came in by a door of their own, such as a token of the HTTP door.
+THROUGH: ContextVar[str | None] = ContextVar("door", default=None)
 DEFAULT_STORE = "sqlite:///ondol.db"
 BLOB_LIMIT = 64_000_000  # bytes of attachments in an exported file
 DRAIN = 5.0  # seconds that runs in flight get to reach a boundary when the runtime closes
@@ -152,7 +181,7 @@ class Runtime:
         self.time_zone = time_zone or getattr(self.clock, "time_zone", None)
         if missing_tool not in get_args(MissingTool):
             raise InvalidInput(f"missing_tool={missing_tool!r} is unknown: say {' or '.join(get_args(MissingTool))}")
-        self.deps, self.door, self.missing_tool = deps, door, missing_tool
+        self.deps, self._door, self.missing_tool = deps, door, missing_tool
         self._streams = Streams()
         self._models: list[Model] = []
         self._served: dict[str, Served] = {}
@@ -190,6 +219,22 @@ class Runtime:
             await self._close_all()
             raise
         self._engine = engine
+
+    def asgi(self, admission: Admission | None = None) -> HttpApp:
+        """The HTTP door, an ASGI application: mount it where you like, or ``ondol serve`` runs it.
+
+        It opens and closes the runtime with itself; one that is mounted leaves that to you (``async with rt:``).
+        Needs the extra ``server``.
+        """
+        try:
+            from ondol.http.app import make_app
+        except ModuleNotFoundError as error:
+            raise InvalidInput(f"{error.name} is missing: pip install 'ondol[server]'") from error
+        return make_app(self, admission)
+
+    async def drain(self, patience: float = DRAIN) -> None:
+        """Stop driving: runs in flight reach a boundary within so many seconds. Reading goes on until ``close``."""
+        await self._working.close(patience)
 
     async def close(self, drain: float = DRAIN) -> None:
         """Stop: no new runs, those in flight reach a step's boundary within ``drain`` seconds, then the store closes.
@@ -258,6 +303,15 @@ class Runtime:
         return self._engine
 
     @property
+    def is_open(self) -> bool:
+        return self._engine is not None
+
+    @property
+    def door(self) -> str:
+        """What the record of a human act calls this way in."""
+        return THROUGH.get() or self._door
+
+    @property
     def drives(self) -> bool:
         """Does this process drive runs? Only one process a SQLite file does."""
         return self._engine is not None and self._engine.is_driver
@@ -277,6 +331,7 @@ class Runtime:
         attachments: Sequence[Attached] = (),
         time_zone: str | None = None,
         trigger: Trigger = "api",
+        own_only: bool = False,
         tenant: str = DEFAULT_TENANT,
     ) -> Run:
         """Accept an operation. Returns when it is durable; its run goes on without the caller.
@@ -288,6 +343,8 @@ class Runtime:
         ``interrupt`` it: no effect of it starts any more, those in flight finish, it ends cancelled, and this run is
         next; or ``steer`` it: the input joins it before its next model call, and both share one end. (It queues where
         that run waits for a person, ends first, or works for another agent or user.)
+
+        With ``own_only`` a session of another user is none.
 
         Raises:
             OperationMismatch, OperationExpired, RevisionConflict, SessionBusy, QueueFull, TooLarge, InvalidInput,
@@ -329,6 +386,7 @@ class Runtime:
             input=messages.dumps(messages.user(input, *parts)),
             blobs=[(p.digest, p.size) for p in parts], expected_revision=expected_revision,
             if_busy=if_busy, by=user or (this_person() if if_busy == "interrupt" else ""), queue=limits.queue,
+            own_only=own_only,
         )  # fmt: skip
         return self._accepted(engine, await self._write(transactions.accept, new, to_micros(now)))
 
@@ -431,15 +489,21 @@ class Runtime:
         if accepted.wake:
             engine.wake(turn.tenant, turn.id, turn.agent, turn.deaths)
         replayed = not accepted.created and turn.state == "completed"
-        return Run(self, accepted.run, replayed=replayed, waits_behind=ahead_of(self, accepted.behind))
+        if accepted.created:
+            self._streams.notify(watching.of_session(turn.tenant, accepted.run.session))
+        behind = ahead_of(self, accepted.behind)
+        return Run(self, accepted.run, replayed=replayed, created=accepted.created, waits_behind=behind)
 
     def _named(self, run: Run | str, tenant: str) -> tuple[str, str]:
         """The id and the tenant of a run that was given as such or by its id."""
         return (run.id, run.tenant) if isinstance(run, Run) else (checked_id("run", run), checked_id("tenant", tenant))
 
     async def _attach(self, tenant: str, given: Attached) -> Attachment:
+        media_type: str | None = None
         if isinstance(given, bytes):
             name, data = "attachment", given
+        elif isinstance(given, File):
+            name, data, media_type = checked_id("the name of an attachment", given.name), given.data, given.media_type
         elif not isinstance(given, str | Path):
             raise InvalidInput(f"an attachment must be a path or bytes, got {type(given).__name__}")
         elif isinstance(given, str) and "://" in given:
@@ -455,7 +519,7 @@ class Runtime:
         digest = hashlib.sha256(data).hexdigest()
         await self._store.write(transactions.keep_blob, tenant, digest, len(data), to_micros(self.clock.now()))
         await self._store.put_blob(tenant, data)
-        return Attachment(digest, media.media_type(name, data), name, len(data))
+        return Attachment(digest, media_type or media.media_type(name, data), name, len(data))
 
     # --- runs ---------------------------------------------------------------------------------------------------
 
@@ -540,34 +604,19 @@ class Runtime:
         return row
 
     async def _events(self, tenant: str, run: str, after: str | None, at_rest: frozenset[str]) -> AsyncIterator[Event]:
-        seen = cursor(run, after)
-        watch = self._streams.watch(run)
-        state, folded, resting, stored = journal.State(), 0, False, True
-        bodies: dict[int, Message] = {}
-        try:
-            while not resting:
-                if stored:
-                    row, batches = await self._read(queries.read_journal, tenant, run, folded)
-                    happened = []
-                    for batch in batches:
-                        for i, entry in enumerate(batch.entries):
-                            state = journal.apply(state, entry, batch.at)
-                            folded = batch.seq + i
-                            if folded > seen:
-                                happened.append((folded, batch.at, entry, state))
-                    # Each message is read once, when it is first told of: a watcher costs what is new.
-                    if missing := {o for *_, e, then in happened for o in told_of(e, then)} - bodies.keys():
-                        new = await self._read(queries.read_some_messages, tenant, run, sorted(missing))
-                        bodies |= {o: messages.loads(b) for o, b in new.items()}
-                    for seq, at, entry, then in happened:
-                        yield event_of(run, seq, at, entry, bodies, then)
-                    resting = row.state in at_rest  # as of the same snapshot as the entries
-                for event in watch.passing(folded):
-                    yield event
-                if not resting:
-                    stored = await watch.changed()
-        finally:
-            self._streams.unwatch(run, watch)
+        async for event in self._watch(tenant, run, after, at_rest):
+            if event is not None:
+                yield event
+
+    def _watch(
+        self, tenant: str, run: str, after: str | None, at_rest: frozenset[str], idle: float | None = None
+    ) -> AsyncIterator[Event | None]:
+        return watching.watch(self._read, self._streams, self.clock, tenant, run, after, at_rest, idle)
+
+    def _watch_session(
+        self, tenant: str, session: str, place: watching.SessionPlace, idle: float | None = None
+    ) -> AsyncIterator[watching.InSession | None]:
+        return watching.watch_session(self._read, self._streams, self.clock, tenant, session, place, idle)
 
     async def _scratchpad(self, tenant: str, run: str) -> dict[str, Any]:
         row, batches = await self._read(queries.read_journal, tenant, run)
@@ -747,6 +796,21 @@ class Runtime:
             raise NotFound(f"effect {effect} is {found.state}: there is nothing to settle")
         return ask_of(self, row)
 
+    async def settling_ask(self, effect: str, *, tenant: str = DEFAULT_TENANT) -> Ask:
+        """The open ask about an unknown effect, else the one that settled it: the same word again is no error.
+
+        Raises NotFound when nothing about it is, or was, to be settled.
+        """
+        try:
+            return await self.unknown_ask(effect, tenant=tenant)
+        except NotFound:
+            found = await self.get_effect(effect, tenant=tenant)
+            asks = await self.asks(run=found.run, state=None, tenant=tenant)
+            about = [a for a in asks if a.effect == effect and a.kind == "unknown_effect"]
+            if not about:
+                raise
+            return about[-1]
+
     async def audit(self, *, limit: int = 100, tenant: str = DEFAULT_TENANT) -> list[Act]:
         """What people did, the newest first: who, when, through which door."""
         rows = await self._read(queries.list_acts, tenant, checked_limit(limit))
@@ -789,17 +853,19 @@ class Runtime:
         return Session(self, await self._read(queries.get_session, tenant, session))
 
     async def sessions(
-        self, *, after: str | None = None, limit: int = 100, tenant: str = DEFAULT_TENANT
+        self, *, user: str | None = None, after: str | None = None, limit: int = 100, tenant: str = DEFAULT_TENANT
     ) -> list[Session]:
-        """By id; ``after`` is the last one seen."""
-        rows = await self._read(queries.list_sessions, tenant, after, checked_limit(limit))
+        """By id, of one user or of all; ``after`` is the last one seen."""
+        rows = await self._read(queries.list_sessions, tenant, after, checked_limit(limit), user_id=user)
         return [Session(self, r) for r in rows]
 
     async def write_session(
         self, session: str, *, state: Mapping[str, Any] | None = None, title: str | None = None,
-        time_zone: str | None = None, expected_revision: int | None = None, tenant: str = DEFAULT_TENANT,
+        time_zone: str | None = None, expected_revision: int | None = None, user: str | None = None,
+        own_only: bool = False, tenant: str = DEFAULT_TENANT,
     ) -> Session:  # fmt: skip
-        """Write to a session by hand; it is made if it does not exist.
+        """Write to a session by hand; it is made, as ``user``'s, if it does not exist. With ``own_only`` a session of
+        another user is none.
 
         Raises:
             SessionBusy: a run is unfinished. RevisionConflict: it is not at ``expected_revision``.
@@ -817,7 +883,7 @@ class Runtime:
         now = to_micros(self.clock.now())
         row = await self._store.write(
             transactions.write_session, tenant, session, now, expected_revision=expected_revision, state=stored,
-            title=title, zone=time_zone,
+            title=title, zone=time_zone, user=None if user is None else checked_id("user", user), own_only=own_only,
         )  # fmt: skip
         return Session(self, row)
 
@@ -842,6 +908,18 @@ class Runtime:
     async def _session_messages(self, tenant: str, session: str, after: int, limit: int) -> list[SessionMessage]:
         stored = await self._read(queries.page_messages, tenant, session, after, checked_limit(limit))
         return [SessionMessage(m.seq, m.run, messages.loads(m.body)) for m in stored]
+
+    def new_session_id(self) -> str:
+        return ids.session_of(ids.new_run_id(self.clock.now()))
+
+    async def probe(self) -> None:
+        """Can the store be written? Raises StoreError where it cannot."""
+        self._working  # noqa: B018 - raises when closed
+        await self._store.write(transactions.set_meta, PROBED_KEY, str(to_micros(self.clock.now())))
+
+    async def blobs_of(self, run: str, *, tenant: str = DEFAULT_TENANT) -> dict[str, int | None]:
+        """The blobs that a run uses, by digest, with their size in bytes. Raises NotFound."""
+        return await self._read(queries.blobs_of, tenant, run)
 
     async def get_blob(self, digest: str, *, tenant: str = DEFAULT_TENANT) -> bytes:
         """The bytes of an attachment. Raises NotFound."""
@@ -871,7 +949,13 @@ def _check_attachments(given: Sequence[Attached], limits: Limits) -> None:
     size = 0
     for attachment in given:
         with contextlib.suppress(OSError, ValueError):
-            size += len(attachment) if isinstance(attachment, bytes) else Path(attachment).stat().st_size
+            match attachment:
+                case bytes():
+                    size += len(attachment)
+                case File():
+                    size += len(attachment.data)
+                case _:
+                    size += Path(attachment).stat().st_size
     if size > at_most:
         raise TooLarge(
             f"the attachments have {size} bytes, and Limits(attachment_bytes={at_most}) allows no more: send less"

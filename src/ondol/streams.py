@@ -10,6 +10,7 @@ import asyncio
 from collections import defaultdict, deque
 from collections.abc import Iterator
 from datetime import datetime
+from typing import Any
 
 from ondol.events import DELTA, PROGRESS, Event
 from ondol.records import RunRow
@@ -18,18 +19,28 @@ _PASSING_LIMIT = 1000  # deltas kept for one watcher that does not come to read 
 
 
 class Watch:
-    """One watcher of one run."""
+    """One watcher of one run. Several may share one ``wake``: whoever waits for that takes from each."""
 
-    def __init__(self) -> None:
+    def __init__(self, wake: asyncio.Event | None = None) -> None:
         self._passing: deque[tuple[int, Event]] = deque(maxlen=_PASSING_LIMIT)
-        self._wake = asyncio.Event()
+        self._wake = wake or asyncio.Event()
         self._stored = False
         self._seen = 0  # the last entry that was read
+        self.missed = True  # pieces of the answer in progress: it was not here, or too slow
 
-    async def changed(self) -> bool:
-        """Return when something may have happened since the last call: True if that may be stored."""
-        await self._wake.wait()
+    async def changed(self, within: float | None = None) -> bool | None:
+        """Return when something may have happened since the last call: True if that may be stored. None if nothing
+        did ``within`` so many seconds."""
+        try:
+            async with asyncio.timeout(within):
+                await self._wake.wait()
+        except TimeoutError:
+            return None
         self._wake.clear()
+        return self.take()
+
+    def take(self) -> bool:
+        """May something have been stored since the last call?"""
         stored, self._stored = self._stored, False
         return stored
 
@@ -45,7 +56,12 @@ class Watch:
             if after == seen or event.type != DELTA:
                 yield event
 
+    def skip(self, seen: int) -> None:
+        """The pieces of the answer that follows the entry ``seen`` were told another way."""
+        self._passing = deque((p for p in self._passing if p[0] != seen or p[1].type != DELTA), _PASSING_LIMIT)
+
     def add(self, after: int, event: Event) -> None:
+        self.missed = self.missed or len(self._passing) == _PASSING_LIMIT
         self._passing.append((after, event))
         self._stored |= after > self._seen  # what it follows was not read yet
         self._wake.set()
@@ -56,10 +72,11 @@ class Streams:
 
     def __init__(self) -> None:
         self._watches: dict[str, set[Watch]] = defaultdict(set)
+        self._said: dict[str, tuple[int, int, list[str]]] = {}  # by run: the entry behind which, the step, the pieces
         self._settled: dict[str, list[asyncio.Future[RunRow | None]]] = {}
 
-    def watch(self, run: str) -> Watch:
-        watch = Watch()
+    def watch(self, run: str, wake: asyncio.Event | None = None) -> Watch:
+        watch = Watch(wake)
         self._watches[run].add(watch)
         return watch
 
@@ -78,6 +95,20 @@ class Streams:
     def notify_all(self) -> None:
         for run in list(self._watches):
             self.notify(run)
+
+    def say(self, run: str, after: int, step: int, text: str) -> None:
+        """A piece of the answer that follows the run's entry ``after``: kept for those who come in the middle."""
+        so_far = self._said.get(run)
+        if so_far is None or so_far[0] != after:
+            so_far = self._said[run] = (after, step, [])
+        so_far[2].append(text)
+
+    def said(self, run: str, after: int) -> dict[str, Any] | None:
+        """The text so far of the answer that follows the entry ``after``; None if none is under way in this process."""
+        so_far = self._said.get(run)
+        if so_far is None or so_far[0] != after:
+            return None
+        return {"step": so_far[1], "text": "".join(so_far[2])}
 
     def publish(self, run: str, event: Event, after: int) -> None:
         """Hand on something that is not stored, and follows the run's entry ``after``."""
@@ -104,6 +135,7 @@ class Streams:
         self._resolve(run, None)
 
     def _resolve(self, run: str, row: RunRow | None) -> None:
+        self._said.pop(run, None)
         for future in self._settled.pop(run, ()):
             if not future.done():
                 future.set_result(row)

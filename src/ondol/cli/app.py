@@ -26,7 +26,9 @@ from ondol.cli import (
     replays,
     runfiles,
     runs,
+    serve,
     sessions,
+    tokens,
     usage,
 )
 from ondol.cli import run as run_command
@@ -44,6 +46,8 @@ person, 7 unknown effect, 130 Ctrl-C."""
 _ORDER = (
     "demo",
     "init",
+    "dev",
+    "serve",
     "run",
     "chat",
     "runs",
@@ -53,6 +57,7 @@ _ORDER = (
     "context",
     "audit",
     "usage",
+    "tokens",
     "db",
     "doctor",
     "explain",
@@ -104,6 +109,8 @@ context.add_to(app)
 audit.add_to(app)
 usage.add_to(app)
 doctor.add_to(app)
+serve.add_to(app)
+app.add_typer(tokens.app, name="tokens")
 app.add_typer(db.app, name="db")
 explain.add_to(app)
 init.add_to(app)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ondol import schemas, values
-from ondol.cli.bodies import ask_body
+from ondol.bodies import ask_body
 from ondol.cli.lines import decided, deciding
 from ondol.cli.output import Column, when
 from ondol.cli.runs import say_who_drives

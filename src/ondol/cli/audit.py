@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from ondol.cli.bodies import act_body
+from ondol.bodies import act_body
 from ondol.cli.output import Column, when
 from ondol.cli.surface import Cli, Limit, verb
 from ondol.handles import Act

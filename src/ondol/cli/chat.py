@@ -14,8 +14,8 @@ from typing import Annotated
 import typer
 
 from ondol import ids
+from ondol.bodies import run_body
 from ondol.cli import codes
-from ondol.cli.bodies import run_body
 from ondol.cli.follow import AtRest, Behind, NoDriver, Progress, follow, say_waiting, waiting_code
 from ondol.cli.lines import say_ask
 from ondol.cli.loading import load

@@ -17,12 +17,6 @@ INTERRUPTED = 130  # by Ctrl-C, as shells say it
 TERMINATED = 143  # by SIGTERM
 
 
-class CannotGoOn(errors.Refused):
-    """The run is in no state to be resumed."""
-
-    code = "cannot_go_on"
-
-
 class NoDatabase(errors.NotFound):
     """The file that the URL names is not there."""
 
@@ -36,7 +30,7 @@ def of_error(error: OndolError) -> int:
         case (
             errors.OperationMismatch() | errors.OperationExpired() | errors.RevisionConflict() | errors.SessionBusy()
             | errors.AlreadyDecided() | errors.AskClosed() | errors.ReplayUnsafe() | errors.ReadOnly()
-            | CannotGoOn()
+            | errors.CannotGoOn()
         ):  # fmt: skip
             return CONFLICT
         case errors.InvalidInput():

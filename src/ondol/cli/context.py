@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from ondol import outputs, values
+from ondol.bodies import context_body
 from ondol.cli.runs import imported_instead
 from ondol.cli.surface import Cli, verb
 from ondol.errors import NotFound
-from ondol.messages import Attachment, Message, Reasoning, Text, ToolCall, ToolResponse, dumps
+from ondol.messages import Attachment, Message, Reasoning, Text, ToolCall, ToolResponse
 from ondol.showing import called, exact, safe
 
 
@@ -30,12 +31,7 @@ async def context(
         except NotFound as missing:
             seen = (await imported_instead(rt, run, missing)).context(step)
     if not cli.out.for_people:
-        body = {
-            "run": seen.run, "step": seen.step, "hash": seen.hash, "matches": seen.matches,
-            "incomplete": seen.incomplete, "definition": values.encode(seen.definition),
-            "messages": [message_body(m) for m in seen.messages],
-        }  # fmt: skip
-        cli.out.bodies([(seen.run, body)], one=True)
+        cli.out.bodies([(seen.run, context_body(seen))], one=True)
         return
     proof = "as recorded" if seen.matches else "DIFFERENT FROM WHAT WAS RECORDED: do not rely on it"
     if seen.incomplete:
@@ -49,12 +45,6 @@ async def context(
     ])  # fmt: skip
     for message in seen.messages:
         print_message(cli, message)
-
-
-def message_body(message: Message) -> dict[str, Any]:
-    """A message as it is stored."""
-    body: dict[str, Any] = values.loads(dumps(message))
-    return body
 
 
 def print_message(cli: Cli, message: Message, mark: str = "") -> None:

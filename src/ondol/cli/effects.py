@@ -7,15 +7,15 @@ from typing import Annotated, Any
 import typer
 
 from ondol import values
+from ondol.bodies import effect_body
 from ondol.cli.asks import parse_json
-from ondol.cli.bodies import effect_body
 from ondol.cli.lines import deciding
 from ondol.cli.output import Column, when
 from ondol.cli.runs import say_who_drives
 from ondol.cli.surface import By, Cli, Ids, Limit, noun, verb
 from ondol.effects import EffectState
-from ondol.errors import InvalidInput, NotFound
-from ondol.handles import Ask, Effect
+from ondol.errors import InvalidInput
+from ondol.handles import Effect
 from ondol.runtime import Runtime
 from ondol.showing import called
 
@@ -116,7 +116,7 @@ async def resolve(
     said = None if result is None else parse_json("--result", result)
 
     async def settle(rt: Runtime, one: str) -> tuple[str, Any]:
-        ask = await _ask_about(rt, one)
+        ask = await rt.settling_ask(one)
         if happened:
             await ask.happened(said, evidence, by=by)
         elif not_happened:
@@ -130,16 +130,3 @@ async def resolve(
         return effect.id, effect_body(effect)
 
     await cli.for_each(id, settle, acts=True)
-
-
-async def _ask_about(rt: Runtime, effect: str) -> Ask:
-    """The open ask about an unknown effect, else the one that settled it: the same word again is no error."""
-    try:
-        return await rt.unknown_ask(effect)
-    except NotFound:
-        found = await rt.get_effect(effect)
-        asks = await rt.asks(run=found.run, state=None)
-        about = [a for a in asks if a.effect == effect and a.kind == "unknown_effect"]
-        if not about:
-            raise
-        return about[-1]

@@ -67,6 +67,33 @@ def load(name: str, agent: str | None = None) -> App:
     raise InvalidInput(f"{name!r} names no agent: {said}")
 
 
+def load_runtime(name: str, db: str | None) -> Runtime:
+    """The runtime that an app names, for a process that serves all of it: ``FILE.py`` with the only one in it, or with
+    a runtime of all its agents.
+
+    Raises:
+        InvalidInput: it cannot be loaded, or there is no such thing in it; nothing was started.
+    """
+    place, _, attribute = name.rpartition(":")
+    if not place:
+        place, attribute = name, ""
+    module = _module(place)
+    named = getattr(module, attribute, None) if attribute else None
+    if isinstance(named, Agent):
+        return _app(named, _runtime_of(module, named)).runtime(db)
+    here = [v for v in vars(module).values() if isinstance(v, Runtime)]
+    agents = [v for v in vars(module).values() if isinstance(v, Agent)]
+    if not isinstance(named, Runtime) and not attribute and len(here) <= 1:
+        named = here[0] if here else Runtime(db, agents=list(dict.fromkeys(agents))) if agents else None
+    if not isinstance(named, Runtime):
+        offered = [n for n, v in vars(module).items() if isinstance(v, Agent | Runtime)]
+        said = f"say {place}:NAME with one of {', '.join(offered)}" if offered else "it has neither"
+        raise InvalidInput(f"{name!r} names no Runtime and no Agent: {said}")
+    if db is None or not named.agents:
+        return named
+    return _app(next(iter(named.agents.values())), named).runtime(db)
+
+
 def _app(agent: Agent, runtime: Runtime | None) -> App:
     if runtime is None:
         return App(agent=agent, agents=[agent])

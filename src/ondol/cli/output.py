@@ -154,10 +154,5 @@ def when(at: datetime | None, zone: str | None) -> str:
     return f"{local:%Y-%m-%d %H:%M:%S} {offset[:3]}:{offset[3:5]}"
 
 
-def stamp(at: datetime | None) -> str | None:
-    """A time for programs: ISO 8601, UTC."""
-    return None if at is None else at.astimezone(UTC).isoformat().replace("+00:00", "Z")
-
-
 def compact(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

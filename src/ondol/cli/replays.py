@@ -7,8 +7,8 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from ondol.bodies import run_body, verdict_body
 from ondol.cli import codes
-from ondol.cli.bodies import run_body, verdict_body
 from ondol.cli.output import say
 from ondol.cli.run import AgentName, Model, drive
 from ondol.cli.runs import say_who_drives

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from ondol.bodies import ask_body, run_body
 from ondol.cli import codes
-from ondol.cli.bodies import ask_body, run_body
 from ondol.cli.follow import Behind, NoDriver, Progress, follow, say_waiting, waiting_code
 from ondol.cli.lines import say_ask
 from ondol.cli.loading import load
@@ -144,7 +144,7 @@ async def _say_end(cli: Cli, rt: Runtime, run: Run, progress: Progress | None, a
     return codes.OK
 
 
-def _print(cli: Cli, run: Run, body: dict[str, Any]) -> None:
+def _print(cli: Cli, run: Run, body: Mapping[str, Any]) -> None:
     """For programs, what a run came to that has no answer."""
     if not cli.out.for_people:
         cli.out.bodies([(run.id, body)], one=True)

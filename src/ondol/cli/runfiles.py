@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ondol.cli.bodies import run_body
+from ondol.bodies import run_body
 from ondol.cli.surface import Cli, Id, verb
 from ondol.errors import InvalidInput, OndolError
 from ondol.runtime import Runtime

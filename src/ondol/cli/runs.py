@@ -9,15 +9,15 @@ from typing import Annotated, Any
 
 import typer
 
+from ondol.bodies import ask_body, effect_body, event_body, run_body, stamp
 from ondol.cli import codes
-from ondol.cli.bodies import ask_body, effect_body, event_body, run_body
 from ondol.cli.bystander import unserved
 from ondol.cli.follow import AtRest, Behind, NoDriver, follow, say_waiting, waiting_code
 from ondol.cli.lines import decided, deciding, happened
-from ondol.cli.output import Column, compact, say, stamp, text, when
+from ondol.cli.output import Column, compact, say, text, when
 from ondol.cli.run import AgentName, Model, drive
 from ondol.cli.surface import By, Cli, Id, Ids, Limit, noun, verb
-from ondol.errors import InvalidInput, NotFound, OndolError, ReadOnly, RunWaiting
+from ondol.errors import CannotGoOn, InvalidInput, NotFound, OndolError, ReadOnly, RunWaiting
 from ondol.events import Event
 from ondol.handles import Ask, Effect, Lineage, Run
 from ondol.imported import ImportedRun
@@ -367,7 +367,7 @@ async def _resume(
                 pass
             case _:
                 shown = cli.command("runs", "show", run.id)
-                raise codes.CannotGoOn(f"run {run.id} is {run.status} and will not go on: {shown}")
+                raise CannotGoOn(f"run {run.id} is {run.status} and will not go on: {shown}")
         if app is None:
             if cli.out.for_people:
                 cli.out.line(f"run {run.id} is {run.status}")

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from ondol import values
-from ondol.cli.bodies import session_body
-from ondol.cli.context import message_body, print_message
+from ondol.bodies import message_body, session_body
+from ondol.cli.context import print_message
 from ondol.cli.output import Column, compact, when
 from ondol.cli.surface import By, Cli, Ids, Limit, noun, verb
 from ondol.handles import Run, Session, SessionMessage

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ondol.bodies import usage_line_body
 from ondol.cli.output import Column
 from ondol.cli.surface import Cli, verb
 from ondol.errors import InvalidInput
@@ -58,16 +59,8 @@ def _cost(line: UsageLine) -> str:
 
 
 def _body(line: UsageLine, by: str) -> dict[str, Any]:
-    tokens = line.tokens
-    return {
-        by: line.key, "runs": line.runs, "calls": tokens.calls, "uncounted_calls": tokens.unknown,
-        "tokens": {
-            "input": tokens.input, "output": tokens.output, "cache_read": tokens.cache_read,
-            "cache_write": tokens.cache_write, "reasoning": tokens.reasoning,
-        },
-        "cost": None if line.cost is None else f"{line.cost:f}", "currency": line.currency or None,
-        "unpriced": list(line.unpriced),
-    }  # fmt: skip
+    body = dict(usage_line_body(line))
+    return {by: body.pop("key"), **body}
 
 
 def _instant(option: str, given: str | None) -> date | None:

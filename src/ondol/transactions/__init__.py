@@ -49,6 +49,7 @@ from ondol.transactions.replaying import NewFork, NewReplay, accept_fork, accept
 from ondol.transactions.sessions import delete_session, write_session
 from ondol.transactions.signals import CLOCK, CONFIRMED, DECISIONS, Absorbed, Decision, absorb
 from ondol.transactions.statements import STATEMENTS, Row, Statement, Tx, with_conditions
+from ondol.transactions.tokens import keep_token, revoke_token
 
 __all__ = [
     "CLOCK",
@@ -99,6 +100,7 @@ __all__ = [
     "expired",
     "keep_blob",
     "keep_import",
+    "keep_token",
     "late_outcome",
     "note_down",
     "open_question",
@@ -110,6 +112,7 @@ __all__ = [
     "recover",
     "release",
     "resume",
+    "revoke_token",
     "run_row",
     "set_meta",
     "started",

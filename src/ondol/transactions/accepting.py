@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from ondol import events, messages, schemas, values
-from ondol.errors import InvalidInput, OperationExpired, OperationMismatch, QueueFull, RevisionConflict, SessionBusy
+from ondol.errors import (
+    InvalidInput,
+    NotFound,
+    OperationExpired,
+    OperationMismatch,
+    QueueFull,
+    RevisionConflict,
+    SessionBusy,
+)
 from ondol.records import AskRow, RunRow, SessionRow
 from ondol.transactions.deciding import decide
 from ondol.transactions.ending import RETRYABLE_AFTER_RESTORE, Cancelled, park_restored, stop
@@ -48,6 +56,7 @@ class NewRun(NamedTuple):
     if_busy: IfBusy = "queue"
     by: str = ""  # who interrupts
     queue: int | None = None  # operations that may wait in the session behind the one that is worked on
+    own_only: bool = False  # a session of somebody else is none
 
 
 class Accepted(NamedTuple):
@@ -83,6 +92,8 @@ def accept(new: NewRun, at: int) -> Tx[Accepted]:
     if known:
         return (yield from known_operation(RunRow(*known[0]), new.fingerprint, at))
     session = SessionRow(*session_rows[0]) if session_rows else None
+    if new.own_only and session is not None and session.deleted_at is None and session.user_id != new.user_id:
+        raise NotFound(f"there is no session {new.session!r}: 'ondol sessions' lists them")
     if new.expected_revision is not None:
         actual = session.revision if session else 0
         if unfinished:
@@ -107,11 +118,14 @@ def accept(new: NewRun, at: int) -> Tx[Accepted]:
         yield [("run.make_room", of_session | {"place": place})]
     host = (yield from _host(new, unfinished[0][0])) if new.if_busy == "steer" and unfinished else None
     wants = answer[0].run if answer else host and host.id
+    owner = new.user_id or None
     if session is None:
         yield [("tenant.insert", {"tenant": new.tenant})]
-        place_session: Statement = ("session.insert", of_session | {"next_place": 1, "zone": new.zone, "at": at})
+        made = {"next_place": 1, "zone": new.zone, "at": at, "owner": owner}
+        place_session: Statement = ("session.insert", of_session | made)
     elif session.deleted_at is not None:
-        place_session = ("session.again", of_session | {"next_place": place + 1, "zone": new.zone, "at": at})
+        made = {"next_place": place + 1, "zone": new.zone, "at": at, "owner": owner}
+        place_session = ("session.again", of_session | made)
     else:
         place_session = ("session.place", of_session | {"zone": new.zone})
     known_zone = session.zone if session and session.deleted_at is None else None

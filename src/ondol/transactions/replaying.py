@@ -204,7 +204,7 @@ def _branch(new: NewReplay | NewFork, of: RunRow, until: int | None, at: int) ->
     yield [("session.branch", {
         "tenant": of.tenant, "session": session, "parent": of.session, "until": until, "at": at, "state": state,
         "state_sum": journal.content_checksum(SessionRow.what_is_kept(session), state),
-        "zone": new.zone or parent.zone,
+        "zone": new.zone or parent.zone, "owner": of.user_id or None,
     })]  # fmt: skip
     return session, 0
 

@@ -18,13 +18,20 @@ def write_session(
     state: str | None,
     title: str | None,
     zone: str | None,
+    user: str | None = None,
+    own_only: bool = False,
 ) -> Tx[SessionRow]:
-    """An explicit write by a caller: compare-and-swap, refused while a run is unfinished."""
+    """An explicit write by a caller: compare-and-swap, refused while a run is unfinished.
+
+    One that makes the session makes it ``user``'s. With ``own_only`` a session of somebody else is none.
+    """
     of_session = {"tenant": tenant, "session": session}
     rows, unfinished = yield [("session.get", of_session), ("run.unfinished_in_session", of_session)]
     found = SessionRow(*rows[0]) if rows else None
     revision = found.revision if found else 0
     alive = found is not None and found.deleted_at is None
+    if own_only and found is not None and alive and found.user_id != user:
+        raise NotFound(f"there is no session {session!r}: 'ondol sessions' lists them")
     if alive and unfinished:
         raise SessionBusy(session, *unfinished[0])
     if expected_revision is not None and expected_revision != revision:
@@ -34,7 +41,7 @@ def write_session(
         place = found.next_place if found else 0
         yield [
             ("tenant.insert", {"tenant": tenant}),
-            (made, of_session | {"next_place": place, "zone": None, "at": at}),
+            (made, of_session | {"next_place": place, "zone": None, "at": at, "owner": user}),
         ]
     total = None if state is None else journal.content_checksum(SessionRow.what_is_kept(session), state)
     writing = {"state": state, "state_sum": total, "title": title, "zone": zone, "at": at}

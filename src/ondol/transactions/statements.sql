@@ -194,6 +194,9 @@ INSERT INTO entries (tenant, run, seq, n, fence, at, v, body, sum) VALUES (:tena
 -- name: entry.list
 SELECT seq, fence, at, v, body, sum FROM entries WHERE tenant = :tenant AND run = :run AND seq > :after ORDER BY seq
 
+-- name: entry.first
+SELECT seq, fence, at, v, body, sum FROM entries WHERE tenant = :tenant AND run = :run ORDER BY seq LIMIT 1
+
 -- name: entry.erase
 DELETE FROM entries WHERE tenant = :tenant AND run IN (SELECT id FROM runs r WHERE r.tenant = :tenant AND r.session = :session)
 
@@ -227,12 +230,13 @@ DELETE FROM messages WHERE tenant = :tenant AND run IN (SELECT id FROM runs r WH
 SELECT {session} FROM sessions WHERE tenant = :tenant AND id = :session
 
 -- name: session.list
-SELECT {session} FROM sessions WHERE tenant = :tenant AND deleted_at IS NULL [after: AND id > :after]
+SELECT {session} FROM sessions WHERE tenant = :tenant AND deleted_at IS NULL [user_id: AND user_id = :user_id]
+  [after: AND id > :after]
 ORDER BY id LIMIT :limit
 
 -- name: session.insert
-INSERT INTO sessions (tenant, id, revision, state, next_message, next_place, zone, created_at, updated_at)
-VALUES (:tenant, :session, 0, '{}', 0, :next_place, :zone, :at, :at)
+INSERT INTO sessions (tenant, id, revision, state, next_message, next_place, zone, created_at, updated_at, user_id)
+VALUES (:tenant, :session, 0, '{}', 0, :next_place, :zone, :at, :at, :owner)
 
 -- The state of a session before the first of its later runs that changed it.
 -- name: session.state_before
@@ -241,8 +245,8 @@ WHERE tenant = :tenant AND session = :session AND base >= :until AND state_befor
 
 -- name: session.branch
 INSERT INTO sessions (tenant, id, revision, state, state_sum, next_message, next_place, zone, created_at, updated_at, parent,
-  parent_until)
-VALUES (:tenant, :session, 0, :state, :state_sum, :until, 1, :zone, :at, :at, :parent, :until)
+  parent_until, user_id)
+VALUES (:tenant, :session, 0, :state, :state_sum, :until, 1, :zone, :at, :at, :parent, :until, :owner)
 
 -- name: session.orphan
 UPDATE sessions SET parent = NULL, created_at = created_at + 1 WHERE tenant = :tenant AND parent = :session RETURNING id
@@ -252,7 +256,7 @@ UPDATE sessions SET created_at = created_at + 1 WHERE tenant = :tenant AND paren
 
 -- name: session.again
 UPDATE sessions SET deleted_at = NULL, revision = revision + 1, next_place = :next_place, zone = :zone, updated_at = :at,
-  created_at = CASE WHEN created_at < :at THEN :at ELSE created_at + 1 END
+  user_id = :owner, created_at = CASE WHEN created_at < :at THEN :at ELSE created_at + 1 END
 WHERE tenant = :tenant AND id = :session
 
 -- name: session.place
@@ -423,6 +427,19 @@ WHERE tenant = :tenant AND run IN (SELECT id FROM runs r WHERE r.tenant = :tenan
 -- name: ask.expirable
 SELECT id, expires_at FROM asks WHERE tenant = :tenant AND state = 'open' AND expires_at IS NOT NULL
 ORDER BY expires_at LIMIT 100
+
+-- name: token.insert
+INSERT INTO tokens (tenant, id, hash, name, user_id, scopes, created_at, expires_at)
+VALUES (:tenant, :id, :hash, :name, :owner, :scopes, :at, :expires_at)
+
+-- name: token.by_hash
+SELECT {token} FROM tokens WHERE hash = :hash
+
+-- name: token.list
+SELECT {token} FROM tokens WHERE tenant = :tenant ORDER BY id
+
+-- name: token.revoke
+UPDATE tokens SET revoked_at = coalesce(revoked_at, :at) WHERE tenant = :tenant AND id = :id RETURNING {token}
 
 -- name: act.insert
 INSERT INTO acts (tenant, at, actor, door, act, subject, note) VALUES (:tenant, :at, :actor, :door, :act, :subject, :note)

@@ -1,0 +1,170 @@
+"""How is the HTTP door put together?
+
+``make_app(runtime)`` is an ASGI application: ``ondol serve`` runs it, ``rt.asgi()`` gives it to whoever mounts it in
+an application of their own.
+
+**Where a page of the console goes:** ``ondol.http.console`` has a function ``pages(service, drain) -> APIRouter``. It
+is included below, at the root, beside ``/v1``. A page takes ``request.state.caller`` (a ``Caller``, or None where the
+request came without a token that counts: then ``request.state.refused`` says why, and the page asks for one; the
+cookie ``callers.COOKIE`` counts as a token), and calls the same ``Service`` as the routes of ``/v1``. Its forms may be
+``application/x-www-form-urlencoded``: ``guard`` has checked that they come from a page of this server. Live updates
+read ``/v1/runs/{run}/events`` and ``/v1/sessions/{session}/events``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.middleware.cors import CORSMiddleware
+from fastapi.openapi.utils import get_openapi
+from pydantic.json_schema import models_json_schema
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ondol import errors
+from ondol.errors import InvalidInput, Malformed, NotFound, OndolError
+from ondol.http import routes_asks, routes_rest, routes_runs, routes_sessions
+from ondol.http.drain import Drain
+from ondol.http.guard import Admission, Guard
+from ondol.http.metrics import Metrics
+from ondol.http.problems import Problem, internal, problem
+from ondol.http.replies import PREFIX
+from ondol.http.requests import Body, StartRun, StartRunForm, said
+from ondol.http.service import HEARTBEAT, Service
+from ondol.runtime import Runtime
+from ondol.secret import logger
+
+log = logger("ondol.http")
+
+#: Headers that a page from elsewhere may send, and read, where its origin is allowed.
+_SENT = ["authorization", "content-type", "idempotency-key", "if-match", "prefer", "last-event-id"]
+_SHOWN = ["location", "etag", "idempotency-key", "idempotent-replayed", "ondol-on-disconnect", "retry-after"]
+
+
+class App:
+    """The application. ``drain`` is how whoever runs it says that it is about to stop."""
+
+    def __init__(self, runtime: Runtime, admission: Admission, heartbeat: float) -> None:
+        self.runtime, self.drain, self.metrics = runtime, Drain(), Metrics()
+        self.service = Service(runtime, heartbeat=heartbeat)
+        self.api = _api(self.service, self.drain, self.metrics)
+        app: ASGIApp = Guard(self.api, runtime, admission, self.drain)
+        if admission.origins:
+            app = CORSMiddleware(
+                app, allow_origins=list(admission.origins), allow_methods=["*"],
+                allow_headers=_SENT, expose_headers=_SHOWN,
+            )  # fmt: skip
+        self._app = self.metrics.around(app)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
+
+    def openapi(self) -> dict[str, Any]:
+        """The description of what there is, OpenAPI 3.1."""
+        return self.api.openapi()
+
+
+def make_app(runtime: Runtime, admission: Admission | None = None, *, heartbeat: float = HEARTBEAT) -> App:
+    """An ASGI application over a runtime, which it opens and closes with itself unless it is open already."""
+    return App(runtime, admission or Admission(), heartbeat)
+
+
+def _api(service: Service, drain: Drain, metrics: Metrics) -> FastAPI:
+    from ondol import __version__
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        if service.rt.is_open:
+            yield
+            return
+        async with service.rt:
+            yield
+
+    api = FastAPI(
+        title="Ondol", version=__version__, lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None,
+        description="The durable execution lifecycle under AI agents. Errors are RFC 9457 problems.",
+        redirect_slashes=False,
+    )  # fmt: skip
+    for router in (routes_runs.routes(service, drain), routes_sessions.routes(service, drain),
+                   routes_asks.routes(service), routes_rest.routes(service)):  # fmt: skip
+        api.include_router(router, prefix=PREFIX)
+    api.include_router(routes_rest.watching_over(service, drain, metrics))
+    _add_errors(api)
+    described: dict[str, Any] = {}
+
+    def openapi() -> dict[str, Any]:
+        if not described:
+            described.update(_described(api))
+        return described
+
+    api.openapi = openapi  # type: ignore[method-assign]
+
+    @api.get("/openapi.json", include_in_schema=False)
+    async def show_openapi() -> Response:
+        return JSONResponse(api.openapi())
+
+    return api
+
+
+def _add_errors(api: FastAPI) -> None:
+    """Every answer that is no success is a problem."""
+
+    @api.exception_handler(OndolError)
+    async def ours(request: Request, error: OndolError) -> Response:
+        if isinstance(error, errors.RevisionConflict) and "if-match" not in request.headers:
+            return problem(error, 409)
+        response = problem(error)
+        if response.status_code >= 500:
+            log.warning("%s %s: %s", request.method, request.url.path, error)
+        return response
+
+    @api.exception_handler(RequestValidationError)
+    async def not_valid(_: Request, error: RequestValidationError) -> Response:
+        found = error.errors()
+        if any(e["type"] == "json_invalid" for e in found):
+            return problem(Malformed(f"the body is no JSON: {found[0].get('ctx', {}).get('error', '')}"))
+        return problem(InvalidInput(said(found)))
+
+    @api.exception_handler(HTTPException)
+    async def of_http(request: Request, error: HTTPException) -> Response:
+        where = f"{request.method} {request.url.path}"
+        match error.status_code:
+            case 404:
+                return problem(NotFound(f"there is nothing at {where}: /openapi.json says what there is"))
+            case 405:
+                response = problem(Malformed(f"{where} is not possible: /openapi.json says what is"), 405)
+                response.headers.update(error.headers or {})
+                return response
+            case status:
+                return problem(Malformed(f"{where}: {error.detail}"), status)
+
+    @api.exception_handler(Exception)
+    async def fault(request: Request, error: Exception) -> Response:
+        log.error("%s %s", request.method, request.url.path, exc_info=error)
+        return internal(error)
+
+
+def _described(api: FastAPI) -> dict[str, Any]:
+    described = get_openapi(
+        title=api.title, version=api.version, description=api.description, routes=api.routes, openapi_version="3.1.0"
+    )
+    from pydantic import TypeAdapter
+
+    _, more = models_json_schema(
+        [(model, "validation") for model in (StartRun, StartRunForm)], ref_template="#/components/schemas/{model}"
+    )
+    problem_schema = TypeAdapter(Problem).json_schema(ref_template="#/components/schemas/{model}")
+    schemas = described.setdefault("components", {}).setdefault("schemas", {})
+    schemas |= more["$defs"] | problem_schema.pop("$defs", {})
+    schemas["Problem"] = problem_schema
+    described["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    described["security"] = [{"token": []}, {}]
+    return described
+
+
+__all__ = ["App", "Body", "make_app"]

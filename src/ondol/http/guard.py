@@ -1,0 +1,242 @@
+"""May this request come in at all?
+
+It is looked at before its body is read and before anything is written: under which name the server was addressed and
+from which page (a page elsewhere must not reach a server on your machine), whose token came with it, how large and how
+slow its body is, and what is in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ondol.errors import (
+    Draining,
+    Forbidden,
+    InvalidInput,
+    Malformed,
+    OndolError,
+    TooLarge,
+    TooSlow,
+    Unauthenticated,
+    UnsupportedMedia,
+)
+from ondol.http.callers import caller_of, is_loopback
+from ondol.http.drain import Drain
+from ondol.http.problems import problem
+from ondol.runtime import THROUGH, Runtime
+
+_CHANGES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+_JSON = "application/json"
+_FORM = "multipart/form-data"
+_URLENCODED = "application/x-www-form-urlencoded"  # plain forms of the console's pages
+_OPENS_OR_CLOSES = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]', re.S)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a request may be.
+
+    ``body`` and ``upload`` are bytes of a JSON and of a multipart body, ``depth`` is how deep JSON may nest,
+    ``body_time`` the seconds in which a body must be there.
+    """
+
+    body: int = 32_000_000
+    upload: int = 64_000_000
+    depth: int = 100
+    body_time: float = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """Who is let in. ``hosts`` are names by which the server is known beside those of this machine (``*``: any),
+    ``origins`` pages from elsewhere that may use it (``https://app.example``)."""
+
+    needs_token: bool = False
+    hosts: Sequence[str] = ()
+    origins: Sequence[str] = ()
+    limits: Limits = Limits()
+
+
+class Guard:
+    """Around the whole application. A request that comes through has its ``Caller`` in ``request.state.caller``, or
+    why it has none in ``request.state.refused`` (outside ``/v1`` that is for the page to answer)."""
+
+    def __init__(self, app: ASGIApp, runtime: Runtime, admission: Admission, drain: Drain) -> None:
+        self.app, self.runtime, self.admission, self.drain = app, runtime, admission, drain
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        body = _Body(receive, self.admission.limits)
+        started = False
+
+        async def sending(message: Message) -> None:
+            nonlocal started
+            started = started or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self._admit(scope, body)
+        except OndolError as error:
+            await _refuse(problem(error), scope, receive, send, close=not body.is_read)
+            return
+        door = scope["state"]["caller"].door if scope["state"]["caller"] is not None else "http"
+        token = THROUGH.set(door)
+        try:
+            await self.app(scope, body.receive, sending)
+        except (TooLarge, TooSlow) as error:  # of the body, which the application was reading
+            if started:
+                raise
+            await _refuse(problem(error), scope, receive, send, close=True)
+        finally:
+            THROUGH.reset(token)
+
+    async def _admit(self, scope: Scope, body: _Body) -> None:
+        request = Request(scope)
+        scope["state"] = dict(scope.get("state") or {})  # of this request alone
+        scope["state"]["caller"], scope["state"]["refused"] = None, None
+        path = scope["path"][len(scope.get("root_path", "")) :] or "/"
+        open_to_all = path in ("/healthz", "/readyz")
+        if not open_to_all:
+            self._check_names(request)
+            try:
+                scope["state"]["caller"] = await caller_of(
+                    self.runtime, _lower(request), request.client.host if request.client else None,
+                    needs_token=self.admission.needs_token,
+                )  # fmt: skip
+            except Unauthenticated as refused:
+                if path.startswith("/v1/") or path == "/metrics":
+                    raise
+                scope["state"]["refused"] = refused
+        if request.method in _CHANGES:
+            if self.drain.begun:
+                raise Draining("this process stops: send the request again, another one takes over")
+            await body.check(request, path)
+
+    def _check_names(self, request: Request) -> None:
+        """Raises Forbidden for a name that is not the server's, and for a page from elsewhere."""
+        host = request.headers.get("host", "")
+        name = _name(host)
+        known = is_loopback(name) or name in self.admission.hosts or "*" in self.admission.hosts
+        if not known and not (self.admission.needs_token and not self.admission.hosts):
+            raise Forbidden(
+                f"this server is not known as {host!r}: 'ondol serve --allow-host {name or 'NAME'}' says so"
+            )
+        origin = request.headers.get("origin")
+        if origin is not None and origin not in self.admission.origins and not _same(origin, host):
+            raise Forbidden(
+                f"a page of {origin!r} may not use this server: 'ondol serve --allow-origin' says which may"
+            )
+        if origin is None and request.headers.get("sec-fetch-site") == "cross-site" and request.method in _CHANGES:
+            raise Forbidden("a page from elsewhere may not use this server")
+
+
+def _name(host: str) -> str:
+    """The host without its port, as it is compared."""
+    try:
+        return (urlsplit(f"//{host}").hostname or "").rstrip(".")
+    except ValueError:
+        return ""
+
+
+def _same(origin: str, host: str) -> bool:
+    scheme, _, place = origin.partition("://")
+    default = {"http": ":80", "https": ":443"}.get(scheme, "")
+    return bool(place) and place.lower().removesuffix(default) == host.lower().removesuffix(default)
+
+
+def _lower(request: Request) -> dict[str, str]:
+    return {name.lower(): value for name, value in request.headers.items()}
+
+
+async def _refuse(response: Response, scope: Scope, receive: Receive, send: Send, *, close: bool) -> None:
+    if close:  # its body was not read, so nothing more can come over this connection
+        response.headers["connection"] = "close"
+    await response(scope, receive, send)
+
+
+class _Body:
+    """A request's body on its way in. JSON is read as a whole, looked at, and handed on; files pass through."""
+
+    def __init__(self, receive: Receive, limits: Limits) -> None:
+        self._receive, self._limits = receive, limits
+        self._read: bytes | None = None
+        self._handed_on = False
+        self._taken, self._limit = 0, limits.body
+        self._deadline: float | None = None
+        self.is_read = True
+
+    async def check(self, request: Request, path: str) -> None:
+        """Raises TooLarge, TooSlow, UnsupportedMedia, Malformed, InvalidInput."""
+        length = request.headers.get("content-length", "")
+        if "content-length" in request.headers and not length.isdecimal():
+            raise Malformed(f"Content-Length {length!r} is no number")
+        has_body = int(length or 0) > 0 or "transfer-encoding" in request.headers
+        if not has_body:
+            return
+        self.is_read = False
+        self._deadline = asyncio.get_running_loop().time() + self._limits.body_time
+        media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        is_page = not path.startswith("/v1/")
+        if media not in (_JSON, _FORM) and not (is_page and media == _URLENCODED):
+            raise UnsupportedMedia(f"a body of type {media or 'nothing'!r} is not taken: send {_JSON}")
+        self._limit = self._limits.upload if media == _FORM else self._limits.body
+        if int(length or 0) > self._limit:
+            raise self._too_large()
+        if media == _JSON:
+            chunks = []
+            while True:
+                message = await self.receive()
+                if message["type"] == "http.disconnect":
+                    raise Malformed("the body of the request ended before its end")
+                chunks.append(message.get("body", b""))
+                if not message.get("more_body"):
+                    break
+            self._read = b"".join(chunks)
+            _check_depth(self._read, self._limits.depth)
+
+    async def receive(self) -> Message:
+        if self._read is not None and not self._handed_on:
+            self._handed_on = True
+            return {"type": "http.request", "body": self._read, "more_body": False}
+        if self.is_read:
+            return await self._receive()
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                message = await self._receive()
+        except TimeoutError as error:
+            limit = self._limits.body_time
+            raise TooSlow(f"the body of the request was not there after {limit:g} s: send it at once") from error
+        if message["type"] == "http.request":
+            self._taken += len(message.get("body", b""))
+            if self._taken > self._limit:
+                raise self._too_large()
+            self.is_read = not message.get("more_body")
+        return message
+
+    def _too_large(self) -> TooLarge:
+        return TooLarge(f"the body of the request has more than {self._limit} bytes, and no more is taken: send less")
+
+
+def _check_depth(text: bytes, most: int) -> None:
+    """Raises InvalidInput. What stands in strings does not count."""
+    depth = 0
+    for found in _OPENS_OR_CLOSES.finditer(text):
+        if found[0] in (b"[", b"{"):
+            depth += 1
+            if depth > most:
+                raise InvalidInput(f"the JSON of the request nests deeper than {most} levels: make it flatter")
+        elif found[0] in (b"]", b"}"):
+            depth -= 1

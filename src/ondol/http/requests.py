@@ -1,0 +1,336 @@
+"""What does a request say in its headers and in its body?"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+
+from fastapi import Header, Query, Request
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+
+from ondol.errors import InvalidInput, Malformed, PreconditionFailed, PreconditionRequired, UnsupportedMedia
+from ondol.http.callers import Caller
+from ondol.runtime import File, ForkEffects, ReplayClock
+from ondol.transactions import IfBusy
+
+_MEDIA_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,60}/[A-Za-z0-9!#$&^_.+-]{1,60}")
+_MOST_FILES = 100
+OnDisconnect: TypeAlias = Literal["cancel", "continue"]
+
+Key = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key", description="The operation's id, quoted or bare. The same one again is the same run."
+    ),
+]
+IfMatch = Annotated[str | None, Header(alias="If-Match", description="The ETag of what the sender saw.")]
+Prefer = Annotated[
+    str | None,
+    Header(alias="Prefer", description="`wait=N`: for the end, up to N seconds. `respond-async`: do not wait."),
+]
+LastEventId = Annotated[
+    str | None, Header(alias="Last-Event-ID", description="The id of the last event that the reader saw.")
+]
+Limit = Annotated[int, Query(ge=1, le=1000, description="At most so many.")]
+
+
+def caller_in(request: Request) -> Caller:
+    """Whoever sent it. Outside ``/v1`` raises Unauthenticated where nobody did."""
+    refused = request.state.refused
+    if refused is not None:
+        raise refused
+    caller: Caller = request.state.caller
+    return caller
+
+
+# --- headers ----------------------------------------------------------------------------------------------------
+
+
+def idempotency_key(header: str | None) -> str | None:
+    """The operation id of ``Idempotency-Key``: a quoted string as the draft has it, or the bare value as most send it.
+
+    Raises Malformed for a quoted string that does not end, or is empty.
+    """
+    if header is None:
+        return None
+    given = header.strip()
+    if given.startswith('"'):
+        quoted = re.fullmatch(r'"((?:[^"\\]|\\["\\])*)"', given)
+        if quoted is None:
+            raise Malformed(f"Idempotency-Key {header!r} is not one quoted string")
+        given = re.sub(r"\\(.)", r"\1", quoted[1])
+    if not given:
+        raise Malformed("Idempotency-Key is empty: leave it out, or name the operation")
+    return given
+
+
+def as_header(key: str) -> str:
+    """An operation id as a quoted string; characters that a header cannot hold are left out."""
+    shown = "".join(c for c in key if " " <= c <= "~")
+    return '"' + shown.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def etag(value: int | str) -> str:
+    return f'"{value}"'
+
+
+def matched(header: str | None) -> str | None:
+    """The one value of ``If-Match``, without its quotation marks; None for ``*`` and where there is none.
+
+    Raises Malformed for several, PreconditionFailed for a weak one.
+    """
+    if header is None or header.strip() == "*":
+        return None
+    given = header.strip()
+    if given.startswith("W/"):
+        raise PreconditionFailed(f"If-Match {header} is weak, and counts for nothing: send the ETag as it was given")
+    found = re.fullmatch(r'"([^"]*)"', given)
+    if found is None:
+        raise Malformed(f"If-Match {header!r} is not one value in quotation marks")
+    return found[1]
+
+
+def revision(header: str | None) -> int | None:
+    """The session revision that ``If-Match`` names. Raises Malformed, PreconditionFailed."""
+    said = matched(header)
+    if said is None:
+        return None
+    if not said.isdecimal() or len(said) > 18:
+        raise PreconditionFailed(f"If-Match {header} is no revision of a session: load it again")
+    return int(said)
+
+
+def required_revision(header: str | None, session: str) -> int | None:
+    """As ``revision``, for a write that must say what it saw; None for ``*``: whatever is there."""
+    if header is None:
+        raise PreconditionRequired(f"say what you saw: send the ETag of session {session!r} as If-Match")
+    return revision(header)
+
+
+class Preferred(NamedTuple):
+    """``wait`` is in seconds; None: it does not say."""
+
+    wait: float | None = None
+    respond_async: bool = False
+
+
+def preferred(header: str | None) -> Preferred:
+    """RFC 7240; what is not known, or cannot be read, is no preference."""
+    wait, respond_async = None, False
+    for part in (header or "").split(","):
+        name, _, value = part.split(";")[0].strip().partition("=")
+        match name.strip().lower():
+            case "wait" if re.fullmatch(r"\d{1,6}", value.strip().strip('"')):
+                wait = float(value.strip().strip('"'))
+            case "respond-async":
+                respond_async = True
+    return Preferred(wait, respond_async)
+
+
+def wants_events(request: Request) -> bool:
+    """Does it ask for a stream?"""
+    accepted = [part.partition(";")[0].strip().lower() for part in request.headers.get("accept", "").split(",")]
+    return "text/event-stream" in accepted
+
+
+# --- bodies -----------------------------------------------------------------------------------------------------
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class AttachmentIn(Body):
+    """A file in JSON. ``data`` is base64."""
+
+    name: str = Field(min_length=1, max_length=200)
+    data: str
+    media_type: str | None = None
+
+
+class StartRun(Body):
+    """An operation. ``on_disconnect`` says what becomes of its run when the client of its stream goes away."""
+
+    agent: str
+    input: str
+    session: str | None = None
+    user: str | None = None
+    if_busy: IfBusy = "queue"
+    on_disconnect: OnDisconnect | None = None
+    attachments: list[AttachmentIn] = Field(default=[], max_length=_MOST_FILES)
+    time_zone: str | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class StartRunForm(BaseModel):
+    """As a form: each field as text, each file as one ``attachments``."""
+
+    agent: str
+    input: str
+    session: str | None = None
+    user: str | None = None
+    if_busy: IfBusy = "queue"
+    on_disconnect: OnDisconnect | None = None
+    attachments: Annotated[list[bytes], WithJsonSchema(
+        {"type": "array", "items": {"type": "string", "format": "binary"}, "maxItems": _MOST_FILES}
+    )] = []  # fmt: skip
+    time_zone: str | None = None
+    metadata: Annotated[str | None, Field(description="JSON.")] = None
+
+
+class CancelRun(Body):
+    by: str | None = None
+    reason: str = ""
+
+
+class ReplayRun(Body):
+    """With ``why`` it is forced: who wants it, and the reason, are kept."""
+
+    why: str | None = None
+    by: str | None = None
+    clock: ReplayClock = "recorded"
+    time_zone: str | None = None
+
+
+class ForkRun(Body):
+    at_step: int = Field(ge=1, le=10**9)
+    effects: ForkEffects = "reuse"
+
+
+class NewSession(Body):
+    """Without an ``id`` one is made."""
+
+    id: str | None = None
+    title: str | None = None
+    state: dict[str, Any] | None = None
+    time_zone: str | None = None
+    user: str | None = None
+
+
+class SessionChange(Body):
+    title: str | None = None
+    state: dict[str, Any] | None = None
+    time_zone: str | None = None
+
+
+class DecideAsk(Body):
+    """``approve``, with ``arguments`` in the place of those that were asked about; ``deny``; ``answer`` with ``value``;
+    of an unknown effect ``happened`` with ``result``, ``not_happened``, ``give_up``; of a parked run ``resume``,
+    ``fail``."""
+
+    decision: Literal["approve", "deny", "answer", "happened", "not_happened", "give_up", "resume", "fail"]
+    arguments: dict[str, Any] | None = None
+    value: Any = None
+    result: Any = None
+    evidence: str = ""
+    reason: str = ""
+    by: str | None = None
+
+
+class ResolveEffect(Body):
+    """What somebody found out who looked; ``result`` is what the model is told."""
+
+    outcome: Literal["happened", "not_happened", "give_up"]
+    evidence: str = ""
+    result: Any = None
+    by: str | None = None
+
+
+class Sent(NamedTuple):
+    """An operation with the bytes of its attachments."""
+
+    asked: StartRun
+    files: list[File]
+
+
+async def sent(request: Request) -> Sent:
+    """The operation in a body, JSON or multipart. Raises Malformed, UnsupportedMedia, InvalidInput."""
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media == "multipart/form-data":
+        return await _from_form(request)
+    if media != "application/json":
+        raise UnsupportedMedia(f"a body of type {media or 'nothing'!r} is not taken: send application/json")
+    try:
+        given = json.loads(await request.body())
+    except (ValueError, RecursionError) as error:
+        raise Malformed(f"the body is no JSON: {error}") from error
+    asked = _checked(given)
+    return Sent(asked, [_file(a) for a in asked.attachments])
+
+
+async def _from_form(request: Request) -> Sent:
+    try:
+        form = await request.form(max_files=_MOST_FILES, max_fields=50, max_part_size=32_000_000)
+    except HTTPException as error:
+        raise Malformed(f"the form cannot be read: {error.detail}") from error
+    fields: dict[str, Any] = {}
+    files: list[File] = []
+    try:
+        for name, value in form.multi_items():
+            if isinstance(value, UploadFile):
+                files.append(File(_base_name(value.filename), await value.read(), _media_type(value.content_type)))
+            elif name in fields:
+                raise InvalidInput(f"the field {name!r} is there twice: send it once")
+            else:
+                fields[name] = _json(name, value) if name in ("metadata", "attachments") else value
+    finally:
+        await form.close()
+    asked = _checked(fields)
+    return Sent(asked, [*files, *(_file(a) for a in asked.attachments)])
+
+
+def _json(name: str, value: str) -> Any:
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"the field {name!r} is no JSON: {error}") from error
+
+
+def _checked(given: Any) -> StartRun:
+    try:
+        return StartRun.model_validate(given)
+    except ValidationError as error:
+        raise InvalidInput(said(error.errors(include_url=False, include_context=False, include_input=False))) from error
+
+
+def said(errors: Any) -> str:
+    """What is wrong with a body, in one line."""
+    lines = []
+    for error in errors:
+        place = ".".join(str(p) for p in error["loc"] if p != "body") or "the body"
+        lines.append(f"{place}: {error['msg']}")
+    return "; ".join(lines[:5]) or "the request is not as it must be"
+
+
+def _file(given: AttachmentIn) -> File:
+    try:
+        data = base64.b64decode(given.data, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidInput(f"attachment {given.name!r}: its data is no base64 ({error})") from error
+    return File(_base_name(given.name), data, _media_type(given.media_type))
+
+
+def _media_type(given: str | None) -> str | None:
+    """As the sender has it; what is no media type, or says nothing, is for us to find out."""
+    plain = (given or "").partition(";")[0].strip().lower()
+    return plain if _MEDIA_TYPE.fullmatch(plain) and plain != "application/octet-stream" else None
+
+
+def _base_name(given: str | None) -> str:
+    """A name without folders and without what no name may hold."""
+    name = re.split(r"[/\\]", given or "")[-1]
+    return "".join(c for c in name if c.isprintable())[-200:].strip() or "attachment"
+
+
+def problems() -> dict[int | str, dict[str, Any]]:
+    """What each route may answer when it fails."""
+    shown = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {
+        "4XX": {"description": "The request was not taken: `code`, `detail` and `fix` say why.", "content": shown},
+        "5XX": {"description": "The server could not do it.", "content": shown},
+    }

@@ -1,0 +1,116 @@
+"""The other routes: agents, usage, export; and what watches over the process: health, readiness, metrics, OpenAPI."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from typing_extensions import TypedDict
+
+from ondol.bodies import AgentBody, UsageLineBody, agent_body, usage_line_body
+from ondol.errors import Draining, InvalidInput, OndolError
+from ondol.http import replies
+from ondol.http.drain import Drain
+from ondol.http.metrics import MEDIA_TYPE, Metrics
+from ondol.http.problems import problem
+from ondol.http.requests import caller_in, problems
+from ondol.http.service import Service
+from ondol.spending import UsageBy
+
+
+class Agents(TypedDict):
+    items: list[AgentBody]
+    next: str | None
+
+
+class Lines(TypedDict):
+    items: list[UsageLineBody]
+    next: str | None
+
+
+class Health(TypedDict):
+    status: str
+
+
+class Readiness(TypedDict):
+    """``drives``: this process drives runs; any other may submit, watch and decide."""
+
+    status: str
+    drives: bool
+
+
+def routes(service: Service) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/agents", tags=["agents"], responses={200: {"model": Agents}, **problems()})
+    async def list_agents(request: Request) -> Response:
+        """The agents of this process."""
+        return replies.listing(service.agents(caller_in(request)), agent_body)
+
+    @router.get("/usage", tags=["usage"], responses={200: {"model": Lines}, **problems()})
+    async def usage(
+        request: Request, by: UsageBy = "model",
+        since: Annotated[str | None, Query(description="From then on: 2026-11-30, or a time.")] = None,
+        until: Annotated[str | None, Query(description="Before then.")] = None, time_zone: str | None = None,
+    ) -> Response:  # fmt: skip
+        """What model calls took and cost. What nobody counted, or priced, is never zero."""
+        first, end = _instant("since", since), _instant("until", until)
+        found = await service.usage(caller_in(request), by=by, since=first, until=end, time_zone=time_zone)
+        return replies.listing(found, usage_line_body)
+
+    @router.get(
+        "/export/runs/{run}", tags=["runs"], response_class=Response,
+        responses={200: {"content": {"application/json": {"schema": {"type": "object"}}}}, **problems()},
+    )  # fmt: skip
+    async def export_run(request: Request, run: Annotated[str, Path(min_length=1)]) -> Response:
+        """A run with all that happened in it, as the file that `ondol runs import` takes."""
+        text = await service.export(caller_in(request), run)
+        headers = {"content-disposition": f'attachment; filename="{run}.json"', "x-content-type-options": "nosniff"}
+        return Response(text.encode(), 200, headers, media_type="application/json")
+
+    return router
+
+
+def watching_over(service: Service, drain: Drain, metrics: Metrics) -> APIRouter:
+    """The routes that are not below ``/v1``."""
+    router = APIRouter(tags=["process"])
+
+    @router.get("/healthz", responses={200: {"model": Health}, **problems()})
+    async def healthz() -> Response:
+        """The process answers."""
+        return JSONResponse({"status": "ok"})
+
+    @router.get("/readyz", responses={200: {"model": Readiness}, **problems()})
+    async def readyz() -> Response:
+        """It takes work: the store can be written, and the process is not about to stop."""
+        if drain.begun:
+            return problem(Draining("this process stops: send new work to another one"))
+        try:
+            await service.rt.probe()
+        except OndolError as error:
+            return problem(error, 503)
+        return JSONResponse({"status": "ready", "drives": service.rt.drives})
+
+    @router.get(
+        "/metrics", response_class=PlainTextResponse,
+        responses={200: {"content": {MEDIA_TYPE: {"schema": {"type": "string"}}}}, **problems()},
+    )  # fmt: skip
+    async def show_metrics(request: Request) -> Response:
+        """In the text form of OpenMetrics 1.0."""
+        caller = caller_in(request)
+        caller.needs("read")
+        service.whole_tenant(caller)
+        return Response(await metrics.text(service.rt, drain, caller.tenant), media_type=MEDIA_TYPE)
+
+    return router
+
+
+def _instant(name: str, given: str | None) -> date | None:
+    if given is None:
+        return None
+    try:
+        return date.fromisoformat(given) if len(given) == len("2026-11-30") else datetime.fromisoformat(given)
+    except ValueError as error:
+        raise InvalidInput(f"{name} {given!r} is no time: write 2026-11-30 or 2026-11-30T09:00+09:00") from error

@@ -1,0 +1,167 @@
+"""How does a process serve the door until it is asked to stop?
+
+It listens on this machine only, unless there is a token for whoever comes from elsewhere. Asked to stop (SIGTERM,
+Ctrl-C) it takes no new work, lets its runs reach a boundary, ends the streams, and leaves the rest to the next
+process; asked twice, it stops at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from ondol import access, queries
+from ondol.errors import InvalidInput
+from ondol.http.app import App, make_app
+from ondol.http.callers import is_loopback
+from ondol.http.guard import Admission
+from ondol.runtime import DRAIN, Runtime
+
+_HEADERS_TIME = 10.0  # seconds in which the head of a request must be there
+_HEADERS_SIZE = 32_768  # bytes of the head of a request
+_CLOSE = 3  # seconds for connections to close once the streams have ended
+_CONNECTIONS = 5_000  # at once; more are told to come back
+
+
+class _InTime(H11Protocol):
+    """HTTP/1.1 whose requests must have their head in time: a client that sends a byte a minute holds no place."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._arm()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._disarm()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        before = self.cycle
+        super().data_received(data)
+        if self.cycle is not before:
+            self._disarm()
+        if self.cycle is None or self.cycle.response_complete:  # the head of the next one is still on its way
+            self._arm()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.conn.trailing_data[0]:
+            self._arm()
+
+    def _arm(self) -> None:
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(_HEADERS_TIME, self._too_slow)
+
+    def _disarm(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _too_slow(self) -> None:
+        self._deadline = None
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.abort()
+
+
+class Server(uvicorn.Server):
+    """A uvicorn that drains before it exits."""
+
+    def __init__(self, config: uvicorn.Config, app: App, drain: float) -> None:
+        super().__init__(config)
+        self._app, self._patience = app, drain
+        self._draining: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.when_started: Callable[[], object] = lambda: None
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        await super().serve(sockets)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.when_started()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._loop is None or self._app.drain.begun:
+            super().handle_exit(sig, frame)
+            if self._app.drain.begun:
+                self.force_exit = True
+            return
+        self._app.drain.begin()
+        self._loop.call_soon_threadsafe(self._begin)
+
+    def _begin(self) -> None:
+        self._draining = asyncio.ensure_future(self._drain())
+
+    async def _drain(self) -> None:
+        try:
+            if self._app.runtime.is_open:
+                await self._app.runtime.drain(self._patience)
+        finally:
+            self._app.drain.end_streams()
+            self.should_exit = True
+
+
+async def serve(
+    runtime: Runtime, *, host: str = "127.0.0.1", port: int = 8000, fd: int | None = None,
+    hosts: Sequence[str] = (), origins: Sequence[str] = (), drain: float = DRAIN,
+    ready: Callable[[str], object] | None = None,
+) -> None:  # fmt: skip
+    """Serve a runtime until the process is asked to stop. ``ready`` is called with the address once it listens.
+
+    Raises:
+        InvalidInput: the address cannot be listened on, or is one for others, and there is no token for them.
+    """
+    with _listening(host, port, fd) as listening:
+        here = is_loopback(host)
+        async with runtime:
+            if not here and not await any_token(runtime):
+                raise InvalidInput(
+                    f"{host} is an address for others, and there is no token for them: 'ondol tokens create' makes one"
+                )
+            app = make_app(runtime, Admission(needs_token=not here, hosts=hosts, origins=origins))
+            server = Server(_config(app), app, drain)
+            place, at = listening.getsockname()[:2]
+            shown = f"[{place}]" if ":" in place else place
+            if ready is not None:
+                server.when_started = lambda: ready(f"http://{shown}:{at}")
+            await server.serve([listening])
+
+
+async def any_token(runtime: Runtime) -> bool:
+    """Is there a token that counts now, of any tenant?"""
+    now = runtime.clock.now()
+    for tenant in await runtime._read(queries.tenants):
+        if any(t.counts(now) for t in await access.tokens(runtime, tenant=tenant)):
+            return True
+    return False
+
+
+def _config(app: App) -> uvicorn.Config:
+    return uvicorn.Config(
+        app, http=_InTime, ws="none", lifespan="off", log_level="warning", access_log=False, server_header=False,
+        h11_max_incomplete_event_size=_HEADERS_SIZE, limit_concurrency=_CONNECTIONS, proxy_headers=False,
+        timeout_graceful_shutdown=_CLOSE,
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _listening(host: str, port: int, fd: int | None) -> Iterator[socket.socket]:
+    """Raises InvalidInput."""
+    if fd is not None:
+        bound = socket.socket(fileno=fd)
+    else:
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+            bound = socket.create_server(found[4][:2], family=found[0], backlog=2048)
+        except OSError as error:
+            raise InvalidInput(f"{host}:{port} cannot be listened on ({error.strerror or error})") from error
+    with bound:
+        yield bound

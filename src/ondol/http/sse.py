@@ -1,0 +1,106 @@
+"""How do events become a stream of server-sent events, and what ends it?
+
+What is durable carries an id, and a reader that comes back with the last one it saw misses nothing. So a stream may
+end at any event: with the run, when the process stops, when its reader goes away, or when the reader is too slow.
+Nothing is ever left out to keep up: a reader that does not read for ``patience`` seconds is disconnected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+
+from fastapi.sse import format_sse_event
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from ondol.bodies import event_body
+from ondol.errors import OndolError
+from ondol.events import Event
+from ondol.http.drain import Drain
+from ondol.watching import InSession
+
+RETRY = 1000  # milliseconds after which a browser comes back
+PATIENCE = 30.0  # seconds in which a reader must take what was sent
+_HEARTBEAT = b": .\n\n"
+
+
+def framed(happened: Event | InSession) -> bytes:
+    """One event: its type, its cursor if it is durable, and its body as JSON."""
+    event, cursor = (happened, happened.id) if isinstance(happened, Event) else happened
+    body = json.dumps(event_body(event), ensure_ascii=False, separators=(",", ":"))
+    return format_sse_event(data_str=body, event=event.type, id=cursor)
+
+
+class EventStream(Response):
+    """Events as they come; None in ``events`` is a moment in which nothing happened, and becomes a heartbeat.
+
+    ``gone`` is awaited when the reader goes away before the end.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        events: AsyncIterator[Event | None] | AsyncIterator[InSession | None],
+        drain: Drain,
+        *,
+        headers: Mapping[str, str] | None = None,
+        gone: Callable[[], Awaitable[object]] | None = None,
+        patience: float = PATIENCE,
+    ) -> None:
+        self.status_code, self.background = 200, None
+        self.init_headers({"cache-control": "no-store", "x-accel-buffering": "no", **(headers or {})})
+        self._events, self._drain, self._gone, self._patience = events, drain, gone, patience
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        sending = asyncio.ensure_future(self._send(send))
+        leaving = asyncio.ensure_future(_left(receive))
+
+        def end() -> None:
+            sending.cancel()
+
+        self._drain.opened(end)
+        try:
+            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            left = leaving.done() and not sending.done()
+        except asyncio.CancelledError:  # the server takes the request away, as it does when it is forced to stop
+            left = False
+            raise
+        finally:
+            self._drain.closed(end)
+            for task in (sending, leaving):
+                task.cancel()
+            await asyncio.wait({sending, leaving})
+        if left or (not sending.cancelled() and isinstance(sending.exception(), TimeoutError)):
+            if self._gone is not None:
+                await self._gone()
+            if not left:
+                raise ConnectionAbortedError("the reader of a stream did not read: it is disconnected")
+            return
+        if not sending.cancelled() and (failed := sending.exception()) is not None:
+            raise failed
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send(self, send: Send) -> None:
+        async with contextlib.aclosing(self._events) as events:  # type: ignore[type-var]
+            await self._put(send, format_sse_event(retry=RETRY))
+            try:
+                async for event in events:
+                    await self._put(send, _HEARTBEAT if event is None else framed(event))
+            except OndolError as error:  # it began well, and cannot go on: the reader comes back and is told
+                await self._put(send, format_sse_event(comment=f"{error.code}: {error}"))
+
+    async def _put(self, send: Send, chunk: bytes) -> None:
+        message: Message = {"type": "http.response.body", "body": chunk, "more_body": True}
+        async with asyncio.timeout(self._patience):
+            await send(message)
+
+
+async def _left(receive: Receive) -> None:
+    """Return when the client has gone away."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
