@@ -16,7 +16,7 @@ from ondol.stores.postgres_statements import BYTEA, INT8, LOCKS, OWN, TEXT, TEXT
 from ondol.transactions import STATEMENTS
 
 #: Of the database as a whole: who writes to it and drives its runs, which tenants there are, and notes about itself.
-OF_NO_TENANT = re.compile(r"(writer|owner|meta)\.\w+|tenant\.list|lock\.meta")
+OF_NO_TENANT = re.compile(r"token\.by_hash|(writer|owner|meta)\.\w+|tenant\.list|lock\.meta")
 _TYPES = {INT8: "bigint", TEXT: "text", BYTEA: "bytea"}
 
 
