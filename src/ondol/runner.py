@@ -41,6 +41,7 @@ from ondol.errors import (
     CancelRequested,
     ModelError,
     NotFound,
+    OutcomeUnknown,
     RevisionConflict,
     SignalsUnread,
     StoreCorrupt,
@@ -69,6 +70,7 @@ T = TypeVar("T")
 log = logger("ondol.runner")
 
 _STORE_RETRY = 0.5  # seconds between attempts to write something that is already true
+_ADDING = (transactions.note_down, transactions.absorb)  # nothing refuses them a second time
 _PARTIAL_KEPT = 2000  # characters of an aborted answer that are kept for whoever looks into it
 
 
@@ -336,14 +338,26 @@ class Drive:
         await self._until_durable(self.store.put_blob, tenant, data)
 
     async def _until_durable(self, write: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        """A full disk is waited out: what is in hand is true, and is not thrown away."""
-        first = True
+        """A full disk is waited out: what is in hand is true, and is not thrown away.
+
+        Raises:
+            OutcomeUnknown: it may be there, and could not be had by writing it once more. The run is given back, and
+                whoever claims it next reads what is there.
+        """
+        first, doubt = True, None
         while True:
             try:
                 return await write(*args, **kwargs)
-            except (StoreCorrupt, StoreTooNew, StoreFault):
+            except (StoreCorrupt, StoreTooNew):
+                raise
+            except StoreFault:
+                if doubt is not None:  # it is there, and refuses to be written twice
+                    raise doubt from None
                 raise
             except StoreError as error:
+                doubt = error if isinstance(error, OutcomeUnknown) else doubt
+                if error is doubt and any(tx in args for tx in _ADDING):
+                    raise
                 log.warning("run %s: %s", self.row.id, error, extra=about(self.row))
                 self.runner.streams.waits_for_store(self.row.id, error, self.clock.now(), self.state.seq)
                 if not first:

@@ -251,12 +251,14 @@ class Runtime:
             await self._close_all()
 
     async def _close_all(self) -> None:
-        await self._store.close()
         models, self._models = self._models, []
-        for model in models:
-            close = getattr(model, "aclose", None)
-            if close is not None:
-                await close()
+        try:
+            await self._store.close()
+        finally:
+            for model in models:
+                close = getattr(model, "aclose", None)
+                if close is not None:
+                    await close()
 
     def _serve(self, agent: Agent) -> Served:
         models: list[Candidate] = []

@@ -10,14 +10,14 @@ from typing import Any
 
 from crash import invariants
 from crash.lives import Death, Life
-from crash.scenarios import AGAIN, FIRST, NEXT, SCENARIOS, SESSION, World, take_up
+from crash.scenarios import AGAIN, FIRST, NEXT, SCENARIOS, SESSION, World, WorldInside, take_up
 from ondol.testing import Downstream, EffectLine, FaultPlan, ManualClock
 from ondol.testing.faults import When
 
 LATER = timedelta(hours=1)  # after every attempt's deadline, before any key is too old
 
 
-async def ledger(downstream: Downstream, world: World) -> list[EffectLine]:
+async def ledger(downstream: Downstream | WorldInside, world: World) -> list[EffectLine]:
     return [line for line in await downstream.effects() if line.arguments["case"] == world.case]
 
 
@@ -40,7 +40,9 @@ def nothing_is_left(file: Path, tasks: set[asyncio.Task[Any]]) -> None:
     assert not list(file.parent.rglob(".*"))
 
 
-async def is_taken_up(file: Path, world: World, name: str, downstream: Downstream, later: timedelta = LATER) -> None:
+async def is_taken_up(
+    file: Path, world: World, name: str, downstream: Downstream | WorldInside, later: timedelta = LATER
+) -> None:
     """Start a new process on the file, do what the client does, and look at everything."""
     scenario = SCENARIOS[name]
     before = invariants.written(file)

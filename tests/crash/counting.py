@@ -1,4 +1,4 @@
-"""How many writes does an uninterrupted scenario make? Each of them is a place to die at, before and after it."""
+"""Which calls of the store does an uninterrupted scenario make? At each of them something can go wrong."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import functools
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from crash.lives import Death, Life
-from crash.scenarios import SCENARIOS, Scenario, World, first_life, second_life
-from ondol.testing import Downstream, FaultPlan
+from crash.scenarios import SCENARIOS, Scenario, World, WorldInside, first_life, second_life
+from ondol.testing import FaultPlan
 from ondol.testing.faults import Fault, When
 
 
@@ -33,21 +34,20 @@ async def live(file: Path, world: World, scenario: Scenario, plan: FaultPlan, de
 
 
 @functools.cache
-def writes() -> Mapping[str, tuple[str, ...]]:
-    """The names of the writes of each scenario, in order, from one run without any fault."""
-    return asyncio.run(_count())
+def counted() -> Mapping[str, FaultPlan]:
+    """What each scenario passes when nothing goes wrong: its ``calls`` of the store, its ``writes``."""
+    with ThreadPoolExecutor(1) as elsewhere:  # whoever asks may be in an event loop
+        return elsewhere.submit(lambda: asyncio.run(_count())).result()
 
 
-async def _count() -> Mapping[str, tuple[str, ...]]:
-    counted: dict[str, tuple[str, ...]] = {}
+async def _count() -> Mapping[str, FaultPlan]:
+    plans: dict[str, FaultPlan] = {}
     with tempfile.TemporaryDirectory() as folder:
-        async with Downstream() as downstream:
-            for name, scenario in SCENARIOS.items():
-                plan = FaultPlan()
-                world = World(downstream.url, name, Path(folder, f"{name}.jsonl"))
-                await live(Path(folder, f"{name}.db"), world, scenario, plan)
-                counted[name] = tuple(plan.writes)
-    return counted
+        for name, scenario in SCENARIOS.items():
+            plans[name] = FaultPlan()
+            world = WorldInside("", name, Path(folder, f"{name}.jsonl"))
+            await live(Path(folder, f"{name}.db"), world, scenario, plans[name])
+    return plans
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,9 @@ def every_write(*whens: When) -> list[object]:
     Housekeeping comes when it comes: left out. So is what precedes a replay or a fork: others die at that.
     """
     cases = []
-    for name, names in writes().items():
+    for name, plan in counted().items():
         seen: Counter[str] = Counter()
-        for k, write in enumerate((n for n in names if n != "drop_unused_blobs"), 1):
+        for k, write in enumerate((n for n in plan.writes if n != "drop_unused_blobs"), 1):
             seen[write] += 1
             if SCENARIOS[name].again and not (seen["accept_replay"] or seen["accept_fork"]):
                 continue

@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 from ondol import Agent, Runtime
 from ondol.store import Store
 from ondol.stores.sqlite import SqliteStore
-from ondol.testing import FaultPlan, FaultyStore
+from ondol.testing import FaultPlan, FaultyStore, ManualClock
 from ondol.transactions import Tx
 from ondol.worker import EmbeddedEngine
 
@@ -24,6 +24,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 SOON = 30.0  # seconds; what never comes is noticed, though slowly; a busy disk is waited for
+
+
+class HurriedClock(ManualClock):
+    """It stands still, but nobody waits for the pause between two attempts to write."""
+
+    def call_later(self, seconds: float, callback: Callable[[], object]) -> Any:
+        return super().call_later(0 if seconds <= 0.5 else seconds, callback)
 
 
 class MortalStore:
@@ -123,6 +130,7 @@ class Life:
             self.plan.at(dies_at, nth=nth, fault=death)
         self.rt = Runtime(FaultyStore(self.store, self.plan), agents=agents, **options)
         self._others: set[asyncio.Task[Any]] = set()
+        self._was_cut_off = False
 
     @property
     def is_dead(self) -> bool:
@@ -143,12 +151,17 @@ class Life:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if not self.is_dead and kind is None:
-            await self.lives_or_dies(self.rt.close())
-        elif not self.is_dead:
-            await self.rt.close()
-        if self.is_dead:
-            await self._clear_away()
+        try:
+            if not self.is_dead and not self._was_cut_off:
+                await (self.lives_or_dies(self.rt.close()) if kind is None else self.rt.close())
+        except BaseException:  # it could not be closed in good order: its process ends all the same
+            self._was_cut_off = True
+            raise
+        finally:
+            if self.is_dead or self._was_cut_off:
+                self.store.gone = True
+                await self._end_tasks()
+                await self._file.close()
 
     async def lives_or_dies(self, work: Coroutine[Any, Any, T]) -> T | None:
         """Await the work, or the death that comes before its end."""
@@ -172,10 +185,13 @@ class Life:
         """The process stops here and now. What is left of it is cleared away at the end of the block."""
         self.store.died.set()
 
-    async def _clear_away(self) -> None:
-        self.store.gone = True
+    async def cut_off(self) -> None:
+        """Cancel all of its tasks, as ``asyncio.run`` does when its program ends; nothing is closed in good order."""
+        self._was_cut_off = True
+        await self._end_tasks()
+
+    async def _end_tasks(self) -> None:
         while left := asyncio.all_tasks() - self._others - {asyncio.current_task()}:
             for task in left:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
-        await self._file.close()

@@ -9,6 +9,7 @@ import asyncio
 from datetime import timedelta
 
 import pytest
+from crash.lives import HurriedClock
 
 from ondol import NotFound, OutcomeUnknown, RunWaiting, tool
 from ondol.testing import FaultPlan, barrier, call, error, raise_
@@ -500,6 +501,37 @@ async def test_b12_a_commit_in_doubt_is_read_back_and_the_model_is_never_asked_a
         assert await rest(run) == "completed"
         assert (await life.rt.get_session("s")).revision == 1
     assert len(house.asked()) == 1
+
+
+@pytest.mark.parametrize("write", ["note_down", "answer", "started", "outcome", "commit"])
+async def test_a_write_in_doubt_is_there_once_and_no_process_died_of_it(house: House, write: str) -> None:
+    agent = house.agent(LETTER, "done")
+    plan = FaultPlan().at(write, when="after", fault=raise_(OutcomeUnknown("the answer to COMMIT was lost")))
+    clock = HurriedClock()
+    async with house.life(agent, plan=plan, clock=clock) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        if write == "started":  # it may have been sent, and nobody can look
+            assert await rest(run) == "waiting"
+            await (await the_ask(run, "unknown_effect")).not_happened("not in the ledger", by="lee")
+            await clock.wait_for_timers()  # until the deadline of that attempt
+            clock.advance(hours=1)
+        assert await rest(run) == "completed"
+    assert house.count("letter") == 1
+    (row,) = house.written().runs.values()
+    assert row.deaths == 0
+    house.check()
+
+
+async def test_signals_whose_reading_is_in_doubt_are_read_once(house: House) -> None:
+    agent, in_letter = house.agent(LETTER, "done"), barrier()
+    plan = FaultPlan().at("letter.after", fault=in_letter)
+    plan.at("absorb.after", fault=raise_(OutcomeUnknown("the answer to COMMIT was lost")))
+    async with house.life(agent, plan=plan, clock=HurriedClock()) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        await in_letter.reached.wait()
+        await run.cancel(by="kim")
+        assert await rest(run) == "cancelled"
+    house.check()
 
 
 async def test_b13_k_a_commit_whose_reply_was_lost_answers_the_same_body_for_thirty_days(house: House) -> None:

@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import apsw
+import pytest
 
 from ondol.queries import get_meta
 from ondol.stores.sqlite import SqliteStore
@@ -32,6 +33,21 @@ async def test_what_is_written_after_the_log_was_taken_away_is_seen_by_everybody
     assert await store.read(get_meta, "k") == "after"
     assert "after" in await asyncio.to_thread(seen_by_another_process, file)
     await store.close()
+
+
+async def test_an_open_whose_caller_is_cancelled_leaves_no_connection(tmp_path: Path) -> None:
+    opening = asyncio.create_task(SqliteStore(tmp_path / "ondol.db").open(lambda: None))
+    await asyncio.sleep(0)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert held_below(tmp_path) == []
+
+
+def held_below(folder: Path) -> list[str]:
+    """The open files of this process."""
+    held = [str(fd.readlink()) for fd in Path("/proc/self/fd").glob("*") if fd.is_symlink()]
+    return [path for path in held if path.startswith(str(folder))]
 
 
 def seen_by_another_process(file: Path) -> str:

@@ -40,7 +40,8 @@ import shutil
 import tempfile
 import time
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -219,29 +220,26 @@ class Campaign:
         return f"{self.name}: {progress.next} of {self.family.cases} cases, {done} in {seconds:.0f} s now{failed}"
 
     def _control_fails(self) -> bool:
-        folder = _folder()
-        try:
-            seed = asyncio.run(self.family.notices(Place(folder, self._downstream)))
-        except Exception:
-            self.say(f"{self.name}: the control\n{traceback.format_exc()}")
-            return False
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        with empty_folder() as folder:
+            try:
+                seed = asyncio.run(self.family.notices(Place(folder, self._downstream)))
+            except Exception:
+                self.say(f"{self.name}: the control\n{traceback.format_exc()}")
+                return False
         self.say(f"{self.name}: the control fails with seed {seed}, as it has to")
         return True
 
     def _run(self, seed: int) -> bool:
-        folder = _folder()
         faulthandler.dump_traceback_later(self.family.limit + 30, exit=True)  # where not even a time-out comes through
         try:
-            asyncio.run(self._bounded(seed, Place(folder, self._downstream)))
+            with empty_folder() as folder:
+                asyncio.run(self._bounded(seed, Place(folder, self._downstream)))
         except Exception:
             command = f"make torture FAMILY={self.name} SEED={seed}"
             self.say(f"{traceback.format_exc()}\n{self.name}: seed {seed} FAILED. What it left: {folder}\n  {command}")
             return False
         finally:
             faulthandler.cancel_dump_traceback_later()
-        shutil.rmtree(folder, ignore_errors=True)
         if self._uses >= _CASES_A_SERVICE:
             self._end_service()
         return True
@@ -263,5 +261,9 @@ class Campaign:
             self._service = None
 
 
-def _folder() -> Path:
-    return Path(tempfile.mkdtemp(prefix="torture-", dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None))
+@contextmanager
+def empty_folder() -> Iterator[Path]:
+    """It goes away if the block ends well."""
+    folder = Path(tempfile.mkdtemp(prefix="torture-", dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from ondol.testing import Downstream
-from torture.campaign import Place
+from torture.campaign import Place, empty_folder
 
 
 @pytest.fixture(scope="session")
@@ -28,5 +27,6 @@ def outside() -> Iterator[Callable[[], Awaitable[Downstream]]]:
 
 
 @pytest.fixture
-def place(tmp_path: Path, outside: Callable[[], Awaitable[Downstream]]) -> Place:
-    return Place(tmp_path, outside)
+def place(outside: Callable[[], Awaitable[Downstream]]) -> Iterator[Place]:
+    with empty_folder() as folder:
+        yield Place(folder, outside)

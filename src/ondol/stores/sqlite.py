@@ -94,7 +94,13 @@ class SqliteStore:
         self._loop, self._on_change = asyncio.get_running_loop(), on_change
         table = Table.of(self.path)
         seat = Seat(table, _open_for_writing)
-        first = await asyncio.to_thread(_take, seat)
+        taking = asyncio.ensure_future(asyncio.to_thread(_take, seat))
+        try:
+            first = await _to_its_end(taking)
+        except asyncio.CancelledError:
+            if taking.exception() is None:
+                await _to_its_end(asyncio.ensure_future(asyncio.to_thread(seat.leave)))
+            raise
         self._threads = [
             threading.Thread(target=self._write_loop, args=(seat, *first), name="ondol-writer", daemon=True)
         ]
@@ -107,15 +113,16 @@ class SqliteStore:
 
     async def close(self) -> None:
         threads, self._threads = self._threads, []  # from here on nothing is taken any more
-        if not threads:
-            return
-        writer, *readers = threads
+        if threads:
+            await _to_its_end(asyncio.ensure_future(asyncio.to_thread(self._end, *threads)))
+
+    def _end(self, writer: threading.Thread, *readers: threading.Thread) -> None:
         for _ in readers:
             self._reads.put(None)
         for thread in readers:
-            await asyncio.to_thread(thread.join)
+            thread.join()
         self._writes.put(None)  # it closes last, and so copies the log into the file
-        await asyncio.to_thread(writer.join)
+        writer.join()
         if self._lock is not None:
             self._lock.close()
             self._lock, self._driving = None, {}
@@ -509,6 +516,19 @@ def _translated(error: apsw.Error, path: Path) -> OndolError:
             new = StoreFault(f"{path}: {type(error).__name__}: {error}")
     new.__cause__ = error
     return new
+
+
+async def _to_its_end(work: asyncio.Future[T]) -> T:
+    """What a thread does cannot be cancelled: it is awaited, and then the cancellation travels on."""
+    cancelled: asyncio.CancelledError | None = None
+    while not work.done():
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    return work.result()
 
 
 def _take(seat: Seat) -> tuple[apsw.Connection, int]:

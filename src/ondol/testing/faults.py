@@ -4,12 +4,13 @@ A *point* is a named place that is passed while a program runs, before or after 
 
     a write of the store     ``accept`` ``claim`` ``answer`` ``started`` ``outcome`` ``commit`` ...: the name of the
                              transaction's function, with ``FaultyStore``; every write also passes ``write``
-    a blob                   ``put_blob``, with ``FaultyStore``
+    any call of the store    the same with what it reads, and ``put_blob`` ``get_blob`` ``drop_blob`` ``tidy_blobs``
+                             ``drives`` ``drivers`` ``open`` ``close``; every call also passes ``call``
     a model call             ``model.before`` ``model.delta`` (each piece) ``model.after``, with ``FaultyModel``
     anything in a tool       ``await afault_point(plan, "charge")``
 
 A ``FaultPlan`` says what happens at which passing of which point. A first pass with an empty plan counts them
-(``plan.writes``), and then each can be tried:
+(``plan.writes``, ``plan.calls``), and then each can be tried:
 
     plan = FaultPlan().at("outcome", when="after", nth=2, fault=kill())
     Runtime(FaultyStore(store, plan), ...)
@@ -24,9 +25,10 @@ import json
 import os
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, get_args
 
 from ondol.clock import Clock, SystemClock, sleep
@@ -140,12 +142,13 @@ class _Planned:
 class FaultPlan:
     """Which fault happens where. Without any it only counts.
 
-    ``writes`` holds the names of the writes so far, in the order in which they began, ``passed`` those of all
-    points (``"outcome.before"``).
+    ``writes`` holds the names of the writes so far, in the order in which they began, ``calls`` those of all calls of
+    the store, ``passed`` those of all points (``"outcome.before"``).
     """
 
     def __init__(self) -> None:
         self.writes: list[str] = []
+        self.calls: list[str] = []
         self.passed: list[str] = []
         self._planned: list[_Planned] = []
         self._counts: Counter[str] = Counter()
@@ -282,7 +285,7 @@ async def afault_point(plan: FaultPlan | None, name: str) -> None:
 
 
 class FaultyStore:
-    """A store that passes points before and after each write. All else is the store's own."""
+    """A store that passes points before and after each call. All else is the store's own."""
 
     def __init__(self, store: Store, plan: FaultPlan) -> None:
         self.store = store
@@ -291,41 +294,44 @@ class FaultyStore:
     async def write(self, tx: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
         name = _name(tx)
         self.plan.writes.append(name)
-        kth, nth = self.plan.enter("write"), self.plan.enter(name)
-        await self.plan.pass_("write.before", kth)
-        await self.plan.pass_(f"{name}.before", nth)
-        result = await self.store.write(tx, *args, **kwargs)
-        await self.plan.pass_(f"{name}.after", nth)
-        await self.plan.pass_("write.after", kth)
-        return result
-
-    async def put_blob(self, tenant: str, data: bytes) -> str:
-        nth = self.plan.enter("put_blob")
-        await self.plan.pass_("put_blob.before", nth)
-        digest = await self.store.put_blob(tenant, data)
-        await self.plan.pass_("put_blob.after", nth)
-        return digest
-
-    async def open(self, on_change: Callable[[], None]) -> None:
-        await self.store.open(on_change)
-
-    async def close(self) -> None:
-        await self.store.close()
-
-    async def drives(self, owner: str, agents: Sequence[str]) -> bool:
-        return await self.store.drives(owner, agents)
-
-    async def drivers(self) -> Mapping[str, Sequence[str]]:
-        return await self.store.drivers()
+        return await self._passing(["call", "write", name], lambda: self.store.write(tx, *args, **kwargs))
 
     async def read(self, tx: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self.store.read(tx, *args, **kwargs)
+        return await self._passing(["call", _name(tx)], lambda: self.store.read(tx, *args, **kwargs))
+
+    async def put_blob(self, tenant: str, data: bytes) -> str:
+        return await self._passing(["call", "put_blob"], lambda: self.store.put_blob(tenant, data))
 
     async def get_blob(self, tenant: str, digest: str) -> bytes:
-        return await self.store.get_blob(tenant, digest)
+        return await self._passing(["call", "get_blob"], lambda: self.store.get_blob(tenant, digest))
 
     async def drop_blob(self, tenant: str, digest: str) -> None:
-        await self.store.drop_blob(tenant, digest)
+        await self._passing(["call", "drop_blob"], lambda: self.store.drop_blob(tenant, digest))
+
+    async def tidy_blobs(self, tenant: str, before: datetime) -> None:
+        await self._passing(["call", "tidy_blobs"], lambda: self.store.tidy_blobs(tenant, before))
+
+    async def drives(self, owner: str, agents: Sequence[str]) -> bool:
+        return await self._passing(["call", "drives"], lambda: self.store.drives(owner, agents))
+
+    async def drivers(self) -> Mapping[str, Sequence[str]]:
+        return await self._passing(["call", "drivers"], self.store.drivers)
+
+    async def open(self, on_change: Callable[[], None]) -> None:
+        await self._passing(["call", "open"], lambda: self.store.open(on_change))
+
+    async def close(self) -> None:
+        await self._passing(["call", "close"], self.store.close)
+
+    async def _passing(self, points: list[str], call: Callable[[], Awaitable[T]]) -> T:
+        self.plan.calls.append(points[-1])
+        numbered = [(point, self.plan.enter(point)) for point in points]
+        for point, nth in numbered:
+            await self.plan.pass_(f"{point}.before", nth)
+        result = await call()
+        for point, nth in reversed(numbered):
+            await self.plan.pass_(f"{point}.after", nth)
+        return result
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.store, name)  # what a store has beyond the Protocol

@@ -130,6 +130,21 @@ class StoreContract(abc.ABC):
                     there = await again.read(get_meta, f"{n}.{i}")
                     assert there == "done" if result is None else isinstance(result, StoreError) and there is None
 
+    async def test_a_close_whose_caller_is_cancelled_closes_all_the_same(self, tmp_path: Path) -> None:
+        async def cancel_while_it_closes() -> None:
+            store = self.make_store(tmp_path)
+            await store.open(lambda: None)
+            assert await store.drives("one", [])
+            closing = asyncio.create_task(store.close())
+            await asyncio.sleep(0)
+            closing.cancel()
+            with _raises(asyncio.CancelledError):
+                await closing
+
+        await asyncio.wait_for(on_a_thread(cancel_while_it_closes), _PATIENCE)
+        async with self.opened(tmp_path) as again:
+            assert await again.drives("another", []), "nobody holds that right any more"
+
     async def test_a_read_sees_one_instant(self, tmp_path: Path) -> None:
         """Two batches of one read see the same, though another door wrote between them."""
         async with self.opened(tmp_path) as store:
