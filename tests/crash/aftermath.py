@@ -41,11 +41,19 @@ def nothing_is_left(file: Path, tasks: set[asyncio.Task[Any]]) -> None:
 
 
 async def is_taken_up(
-    file: Path, world: World, name: str, downstream: Downstream | WorldInside, later: timedelta = LATER
+    file: Path,
+    world: World,
+    name: str,
+    downstream: Downstream | WorldInside,
+    later: timedelta = LATER,
+    before: invariants.Written | None = None,
 ) -> None:
-    """Start a new process on the file, do what the client does, and look at everything."""
+    """Start a new process on the file, do what the client does, and look at everything.
+
+    ``before`` is what the file held; without it that is read first.
+    """
     scenario = SCENARIOS[name]
-    before = invariants.written(file)
+    before = before or invariants.written(file)
     then = await ledger(downstream, world)
     asked_then = len(world.events("model"))
     clock = ManualClock(datetime.now(UTC) + later)

@@ -121,8 +121,11 @@ def accepted_operations_are_there(store: Written, client: Sequence[Mapping[str, 
         if line["event"] == "accepted":
             accepted[line["operation"]].add(line["run"])
     for operation, said in accepted.items():
-        (run,) = said  # every retry was told of the same run
-        assert {**store.runs, **store.erased}[run].operation_id == operation
+        assert len(said) == 1, f"retries of {operation} were told of {said}"
+        (run,) = said
+        known = {**store.runs, **store.erased}
+        assert run in known, f"{operation} was accepted as {run}, which is not there"
+        assert known[run].operation_id == operation
 
 
 def runs_came_to_rest(store: Written) -> None:

@@ -1,4 +1,4 @@
-"""What no other test of the contract shows: loss of power, writes after the commit, what is left behind, secrets."""
+"""What no other test of the contract shows: writes after the commit, what is left behind, secrets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import logging
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,84 +27,10 @@ from ondol.providers.openai import openai_chat
 from ondol.stores import sqlite_admin
 from ondol.testing import FaultPlan, barrier, call, error, raise_
 from ondol.transactions import Claim, Tx
-from promise.house import HELLO, SOON, House, rest, states, the_ask
+from promise.house import SOON, House, rest, states, the_ask
 
 LETTER, REFUND, MAIL = call("letter", to="kim"), call("refund", order="1"), call("mail", to="kim")
 WIRE, LOOK = call("wire", to="kim"), call("look", order="1")
-
-
-# --- durable ----------------------------------------------------------------------------------------------------
-
-
-class Platter(apsw.VFS):
-    """What a disk holds for certain: each file as it was when it was last flushed. The rest is in a cache."""
-
-    def __init__(self) -> None:
-        super().__init__("platter", "unix", makedefault=True)
-        self.flushed: dict[str, bytes] = {}
-
-    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> _File:
-        return _File(self, name, flags)
-
-    def after_power_loss(self, folder: Path) -> Path:
-        """The store as the next process finds it. Nothing that was not flushed is there."""
-        folder.mkdir()
-        for name, data in self.flushed.items():
-            (folder / name).write_bytes(data)
-        file = folder / "ondol.db"
-        with contextlib.closing(apsw.Connection(str(file), vfs="unix")) as connection:
-            connection.execute("SELECT count(*) FROM runs").get  # noqa: B018 - SQLite reads its log again
-        return file
-
-
-class _File(apsw.VFSFile):
-    def __init__(self, disk: Platter, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
-        self.disk = disk
-        path = name.filename() if isinstance(name, apsw.URIFilename) else name
-        self.path = Path(path) if path else None
-        read_only = flags[0] & apsw.SQLITE_OPEN_READONLY
-        given = [flags[0] & ~apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_READWRITE, 0] if read_only else flags
-        super().__init__("unix", name, given)
-        flags[1] = flags[1] or flags[0]
-
-    def xSync(self, flags: int) -> None:
-        super().xSync(flags)
-        if self.path is not None:
-            self.disk.flushed[self.path.name] = self.path.read_bytes()
-
-
-@pytest.fixture
-def disk() -> Iterator[Platter]:
-    disk = Platter()
-    try:
-        yield disk
-    finally:
-        apsw.set_default_vfs("unix")
-        disk.unregister()
-
-
-async def test_what_a_caller_or_a_tool_was_told_is_there_after_a_loss_of_power(
-    house: House, disk: Platter, tmp_path: Path
-) -> None:
-    """The power goes at the instant when the caller has its run, when the tool begins, and when there is a reply."""
-    agent = house.agent([LETTER], "done")
-    plan, in_letter = FaultPlan(), barrier()
-    async with house.life(agent, plan=plan.at("letter.before", fault=in_letter)) as life:
-        first = await life.rt.start(agent, HELLO, session="t", operation_id="accepted")
-        accepted = disk.after_power_loss(tmp_path / "accepted")
-        await first.result()
-        run = await life.rt.start(agent, "go", session="s", operation_id="op")
-        await in_letter.reached.wait()
-        sending = disk.after_power_loss(tmp_path / "sending")
-        in_letter.go_on.set()
-        body = (await run.result()).body
-        replied = disk.after_power_loss(tmp_path / "replied")
-    assert first.id in invariants.written(accepted).runs
-    (effect,) = invariants.written(sending).effects
-    assert (effect.state, effect.attempt) == ("started", 1)
-    assert invariants.written(replied).runs[run.id].reply == body
-    for file in (accepted, sending, replied):
-        assert sqlite_admin.check(file) == []
 
 
 # --- P4 ---------------------------------------------------------------------------------------------------------
