@@ -215,7 +215,7 @@ MUTANTS = (
     ),
     Mutant(
         "note: what was done by a run that did not complete is told",
-        "runner.py",
+        "preparing.py",
         "        if self._noted or not untold:\n            return None",
         "        if True:\n            return None",
         ("tests/promise/test_notes.py",),
@@ -468,7 +468,7 @@ MUTANTS = (
     Mutant(
         "usage: an answer that a cancel refused still cost its tokens",
         "runner.py",
-        "            await self._write_cancelled(said, **self._spent(answer))\n",
+        "            await self._write_cancelled(said, **self.spent(answer))\n",
         "",
         ("tests/promise/test_usage.py",),
     ),
@@ -488,9 +488,9 @@ MUTANTS = (
     ),
     Mutant(
         "window: a request that was too long is made shorter",
-        "context.py",
-        "    while n < len(starts) and tokens(weight - left) > fits:\n",
-        "    while False:\n",
+        "view.py",
+        "    if size(now) > room.limit:\n        turns",
+        "    if False:\n        turns",
         ("tests/cases/test_c10_long_history.py",),
     ),
     Mutant(

@@ -1,6 +1,7 @@
 """Ondol: the durable execution lifecycle under AI agents."""
 
 from ondol.agent import Agent
+from ondol.budget import ContextPolicy
 from ondol.clock import Clock, SystemClock
 from ondol.errors import (
     AlreadyDecided,
@@ -55,13 +56,13 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Act", "Agent", "Ahead", "Allow", "AlreadyDecided", "Answer", "Ask", "AskClosed", "AskFirst", "Attachment", "By",
-    "CallFailed", "CannotTell", "Clock", "Context", "Delta", "Deny", "Effect", "Event", "FileDamaged", "Happened",
-    "ImportedRun", "InvalidInput", "Limits", "Lineage", "Message", "Model", "ModelError", "ModelOutput", "ModelRequest",
-    "NotDone", "NotFound", "NotHappened", "NotOpen", "OndolError", "Opaque", "OperationExpired", "OperationMismatch",
-    "OutcomeUnknown", "Part", "PolicyCall", "PolicyDenied", "PolicyRules", "QueueFull", "ReadOnly", "Reasoning",
-    "ReplayEffect", "ReplayUnsafe", "ReplayVerdict", "RevisionConflict", "Rule", "Run", "RunCancelled", "RunEnded",
-    "RunExpired", "RunFailed", "RunResult", "RunWaiting", "Runtime", "Secret", "SeenContext", "Session", "SessionBusy",
-    "SessionMessage", "Store", "StoreBusy", "StoreCorrupt", "StoreError", "StoreFull", "StoreTooNew", "SystemClock",
-    "Text", "TooLarge", "Tool", "ToolCall", "ToolResponse", "ToolSpec", "Toolset", "UnknownPart", "Usage", "UsageLine",
-    "tool", "toolset",
+    "CallFailed", "CannotTell", "Clock", "Context", "ContextPolicy", "Delta", "Deny", "Effect", "Event", "FileDamaged",
+    "Happened", "ImportedRun", "InvalidInput", "Limits", "Lineage", "Message", "Model", "ModelError", "ModelOutput",
+    "ModelRequest", "NotDone", "NotFound", "NotHappened", "NotOpen", "OndolError", "Opaque", "OperationExpired",
+    "OperationMismatch", "OutcomeUnknown", "Part", "PolicyCall", "PolicyDenied", "PolicyRules", "QueueFull", "ReadOnly",
+    "Reasoning", "ReplayEffect", "ReplayUnsafe", "ReplayVerdict", "RevisionConflict", "Rule", "Run", "RunCancelled",
+    "RunEnded", "RunExpired", "RunFailed", "RunResult", "RunWaiting", "Runtime", "Secret", "SeenContext", "Session",
+    "SessionBusy", "SessionMessage", "Store", "StoreBusy", "StoreCorrupt", "StoreError", "StoreFull", "StoreTooNew",
+    "SystemClock", "Text", "TooLarge", "Tool", "ToolCall", "ToolResponse", "ToolSpec", "Toolset", "UnknownPart",
+    "Usage", "UsageLine", "tool", "toolset",
 ]  # fmt: skip

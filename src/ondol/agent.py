@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ondol import values
+from ondol.budget import ContextPolicy
 from ondol.errors import InvalidInput
 from ondol.ids import checked_id
 from ondol.limits import Limits
@@ -23,7 +24,8 @@ class Agent:
     ``model`` is a name (``openai:gpt-5.2``, ``script:demo``, ``script:answers.json``), anything with the methods of
     ``ondol.Model``, or a list of these: each takes over, for the rest of a run, when the one before it is down.
     A plain function among ``tools`` is a ``once`` tool; a function of the run's context that returns tools
-    (``list[Tool]``) is a ``Toolset``.
+    (``list[Tool]``) is a ``Toolset``. ``context`` says how large a request may be, and what is shown when it would be
+    larger.
     """
 
     name: str
@@ -31,6 +33,7 @@ class Agent:
     instructions: str = ""
     tools: Sequence[Tool[..., Any] | Toolset | Finds | Callable[..., Any]] = ()
     limits: Limits = field(default_factory=Limits)
+    context: ContextPolicy | None = None
 
     def __post_init__(self) -> None:
         checked_id("the name of an agent", self.name)
@@ -51,6 +54,8 @@ class Agent:
         object.__setattr__(self, "tools", made)
         if not isinstance(self.limits, Limits):
             raise InvalidInput(f"agent {self.name!r}: limits must be Limits(...), got {self.limits!r}")
+        if self.context is not None and not isinstance(self.context, ContextPolicy):
+            raise InvalidInput(f"agent {self.name!r}: context must be ContextPolicy(...), got {self.context!r}")
         if self.limits.runs is not None:
             raise InvalidInput(f"agent {self.name!r}: runs at once are a limit of the process: Runtime(limits=...)")
         names = [t.name for t in made]

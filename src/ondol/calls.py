@@ -14,13 +14,30 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, assert_never
 
-from ondol import effects, events, ids, journal, limits, messages, outputs, plans, policy, steps, transactions, values
+from ondol import (
+    carried,
+    effects,
+    events,
+    ids,
+    journal,
+    limits,
+    media,
+    messages,
+    outputs,
+    plans,
+    policy,
+    queries,
+    steps,
+    transactions,
+    values,
+    view,
+)
 from ondol.attempts import AttemptEnd, Dropped, Raised, Returned, Stopped, TimedOut, Unwound, dispatch, returned
 from ondol.cancellation import InFlight
 from ondol.clock import from_micros, to_micros
-from ondol.errors import CancelRequested, ClaimLost, InvalidInput, SignalsUnread, StoreError
+from ondol.errors import CancelRequested, ClaimLost, InvalidInput, NotDone, SignalsUnread, StoreError
 from ondol.logs import about
-from ondol.messages import Blob, Message, ToolCall, ToolResponse
+from ondol.messages import Attachment, Blob, Message, ToolCall, ToolResponse
 from ondol.questions import AnswerType, Question
 from ondol.secret import logger, redact
 from ondol.tools import Cancelled, CannotTell, Context, Happened, NotHappened, SessionState, Steps, Tool
@@ -45,6 +62,7 @@ class Calls:
         self.drive, self.row = drive, drive.row
         self.parsed: dict[int, Mapping[str, Any]] = {}  # arguments of calls that this process planned
         self._begun: dict[int, effects.Effect] = {}  # started by this process and not yet at an outcome
+        self._attached: dict[int, Sequence[Attachment]] = {}  # what belongs to a result that is about to be recorded
         self._patches: dict[int, Mapping[str, Any]] = {}  # decided here; maybe not yet folded
         self.tools: dict[int, Tool[..., Any]] = {}  # of calls that tools of steps made: the agent need not have them
         self.changed: dict[int, str] = {}  # tools of steps whose code does not fit what is recorded, and why
@@ -330,10 +348,43 @@ class Calls:
         return await asyncio.to_thread(outputs.value_of, result.blob, data)
 
     async def _kept(self, call: int, reference: str) -> tuple[str, int]:
-        """For ``read_more``: the whole of a result of this session, and the characters that the call may show of it."""
+        """For ``read_more``: the whole of a result or a message of this session, and the characters that the call may
+        show of it. What is no text is attached to the result of the call."""
+        place, room = view.place_of(reference), self._room(self._effect(call))
+        if place is not None:
+            text, attached = await self._said_at(*place)
+            self._attached[call] = attached
+            return text, room
         blob = outputs.find(reference, self.drive.talk.blobs())
+        return await self._text_of(blob), room
+
+    async def _text_of(self, blob: Blob) -> str:
         data = await self.drive.store.get_blob(self.row.tenant, blob.digest)
-        return await asyncio.to_thread(outputs.text_of, blob, data), self._room(self._effect(call))
+        return await asyncio.to_thread(outputs.text_of, blob, data)
+
+    async def _said_at(self, place: int, n: int | None) -> tuple[str, list[Attachment]]:
+        """What was said at that place of the session, or an attachment of it. Raises NotDone where there is nothing."""
+        drive = self.drive
+        message = drive.talk.own_message(place)
+        if message is None:
+            body = await drive.store.read(queries.message_at, drive.claimed.session, place)
+            message = None if body is None else messages.loads(body)
+        parts = () if message is None else message.parts if n is None else message.parts[n : n + 1]
+        said: list[str] = []
+        attached: list[Attachment] = []
+        for part in parts:
+            if isinstance(part, ToolResponse) and part.blob is not None:
+                said.append(await self._text_of(part.blob))
+            elif not isinstance(part, Attachment):
+                said.append(carried.told(part))
+            elif media.is_text(part.media_type):
+                said.append((await drive.store.get_blob(self.row.tenant, part.digest)).decode("utf-8-sig", "replace"))
+            else:
+                said.append(f"{carried.told(part)} follows")
+                attached.append(part)
+        if not any(said):
+            raise NotDone(f"this conversation has nothing to show at {view.reference(place, n)}")
+        return "\n".join(filter(None, said)), attached
 
     def _patch(self, effect: effects.Effect, ctx: Context[Any], lost: list[str]) -> tuple[dict[str, Any], str | None]:
         """The call's change of the session state. Siblings do not see each other, so they may not overwrite."""
@@ -361,14 +412,15 @@ class Calls:
         """T5. When it was the last outcome of the step, what the model sees next rides on the same commit."""
         effect = self._effect(call)
         the_call = self.drive.talk.messages[effect.message].calls[effect.part]
-        message = messages.tool_result(the_call.id, effect.tool, response, error, blob)
+        attached = tuple(self._attached.pop(call, ()))
+        message = messages.tool_result(the_call.id, effect.tool, response, error, blob, attached)
         body = messages.dumps(message)
         done = Outcome(
             entry=entry, attempt=effect.attempt, reply=effect.reply, body=body,
             reason=entry.reason if isinstance(entry, events.EffectFailed) else "",
-            unstarted=isinstance(entry, events.EffectFailed), blob=blob,
+            unstarted=isinstance(entry, events.EffectFailed), blob=blob, attached=attached,
         )  # fmt: skip
-        also = self.drive.context_if_last(call, entry, effect.reply, body)
+        also = self.drive.prepare.if_last(call, entry, effect.reply, body)
         try:
             try:
                 batch = await self._write_end(done, also)

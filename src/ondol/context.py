@@ -1,22 +1,24 @@
 """What does the model see?
 
 Rules only: the system message with the clock, the note about what other runs left behind, and the request made of
-the session's history and the run's own messages. Every call in a request has exactly one result, in order.
+the session's history and the run's own messages, as far as the view shows them. Every call in a request has exactly
+one result, in order.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ondol import clock, messages, values
+from ondol.carried import message as block_message
 from ondol.errors import StoreCorrupt
 from ondol.journal import Shown
 from ondol.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, ToolResponse, UnknownPart
 from ondol.records import EffectRow
+from ondol.view import READ_MORE, Forms, Item
 
 NOTE_LIMIT = 16_000  # characters of a note
 _SHOWN = (500, 120, 30)  # characters of each request, and of each call's arguments: as many as leave room for all calls
@@ -31,8 +33,6 @@ def shown_message(instructions: str, shown: Shown) -> Message:
     else:
         began = clock.shown(clock.from_micros(shown.since), shown.zone)
         told = f"This task started at {began}; it was paused, and now it is {now}."
-    if shown.turns_out:
-        told += f" The first {shown.turns_out} requests of this conversation, and what followed on them, are not shown."
     return Message("system", (Text(f"{values.valid(instructions)}\n\n{told}" if instructions else told),))
 
 
@@ -211,12 +211,13 @@ def _without_private_data(part: Part, provider: str) -> Part | None:
     return None if isinstance(part, Reasoning) else replace(part, provider=None)
 
 
-def own_messages(run_messages: Mapping[int, Message], since: int, upto: int) -> list[Message]:
+def own_messages(run_messages: Mapping[int, Message], since: int, upto: int) -> list[tuple[int, Message]]:
     """The run's own messages with ``since <= ordinal < upto``, in order, with a result for every call.
 
-    A call of this run without a recorded result gets one made by the runtime, which never says success.
+    A call of this run without a recorded result gets one made by the runtime, which never says success. It has the
+    ordinal of what is before it.
     """
-    ordered: list[Message] = []
+    ordered: list[tuple[int, Message]] = []
     expected: dict[str, str] = {}
     for ordinal in range(since, upto):
         message = run_messages.get(ordinal)
@@ -227,92 +228,18 @@ def own_messages(run_messages: Mapping[int, Message], since: int, upto: int) -> 
                 if isinstance(part, ToolResponse):
                     expected.pop(part.id, None)
         else:
-            ordered.extend(_missing_results(expected))
+            ordered.extend(_missing_results(expected, ordinal - 1))
             expected = {call.id: call.name for call in message.calls}
-        ordered.append(message)
-    ordered.extend(_missing_results(expected))
+        ordered.append((ordinal, message))
+    ordered.extend(_missing_results(expected, upto - 1))
     return ordered
 
 
-def _missing_results(expected: dict[str, str]) -> list[Message]:
-    made = [
-        messages.tool_result(id, name, "cancelled, or its outcome is unknown: it may have happened", error=True)
-        for id, name in expected.items()
-    ]
+def _missing_results(expected: dict[str, str], ordinal: int) -> list[tuple[int, Message]]:
+    unknown = "cancelled, or its outcome is unknown: it may have happened"
+    made = [(ordinal, messages.tool_result(id, name, unknown, error=True)) for id, name in expected.items()]
     expected.clear()
     return made
-
-
-_PER_TOKEN = 4  # bytes of JSON in UTF-8. Rough, and the same every time; a provider's own count puts it right
-_OF_IMAGE = 1500 * _PER_TOKEN  # about what providers count for a large image
-_PER_BYTE_SENT = 40  # bytes of a document that weigh as much as one byte of text
-
-
-def weight(bodies: Iterable[str], messages: Iterable[Message]) -> int:
-    """How much of a request these stored messages take, in bytes of text; ``messages`` are the same, read."""
-    text = sum(len(body) if body.isascii() else len(body.encode()) for body in bodies)
-    return text + sum(_weight_of(p) for m in messages for p in m.parts if isinstance(p, Attachment))
-
-
-def _weight_of(attachment: Attachment) -> int:
-    if attachment.media_type.startswith("text/"):
-        return attachment.size
-    return max(_OF_IMAGE, 0 if attachment.media_type.startswith("image/") else attachment.size // _PER_BYTE_SENT)
-
-
-def tokens(weight: int) -> int:
-    """What a request of that weight is believed to take, rounded up."""
-    return -(-weight // _PER_TOKEN)
-
-
-def _turns(history: Sequence[Message]) -> list[int]:
-    """Where each turn of a history begins: at what the user said, or at the runtime's note before it.
-
-    Every call before such a place has its result before it, so a history may begin there.
-    """
-    starts = [i for i, m in enumerate(history) if m.role == "user" and m.origin is None]
-    return [i - 1 if i and history[i - 1].origin == "runtime" else i for i in starts]
-
-
-def without_turns(history: Sequence[Message], n: int) -> Sequence[Message]:
-    """The history without its first ``n`` turns."""
-    if n == 0:
-        return history
-    starts = _turns(history)
-    return history[starts[n] :] if n < len(starts) else ()
-
-
-def turns_out(history: Sequence[Message], weight: int, fits: int) -> tuple[int, int]:
-    """How many of the first turns must be left out so that a request of that weight fits, and what they weigh.
-
-    ``fits`` is in estimated tokens. If nothing helps, all of them.
-    """
-    starts = _turns(history)
-    left, n = 0, 0
-    while n < len(starts) and tokens(weight - left) > fits:
-        turn = history[starts[n] if n else 0 : starts[n + 1] if n + 1 < len(starts) else len(history)]
-        left += _weight_read(turn)
-        n += 1
-    return n, left
-
-
-def _weight_read(read: Sequence[Message]) -> int:
-    return weight((messages.dumps(m) for m in read), read)
-
-
-_TOKENS_SAID = re.compile(r"\d[\d,]{3,}")  # in an error: the window, and mostly what was sent
-
-
-def fits_after(said: str, sent: int) -> int:
-    """Estimated tokens that may be sent once ``sent`` were too many, from what the provider said about it.
-
-    With room for the answer. A provider that names no numbers leaves only a careful guess: a second error would cost
-    more than a shorter history.
-    """
-    named = sorted({int(n.replace(",", "")) for n in _TOKENS_SAID.findall(said)})
-    if len(named) < 2:
-        return sent // 4
-    return min(sent * named[0] // named[-1], sent) * 4 // 5
 
 
 def extend_chain(chain: bytes, bodies: Iterable[str]) -> bytes:
@@ -322,9 +249,12 @@ def extend_chain(chain: bytes, bodies: Iterable[str]) -> bytes:
     return chain
 
 
-def request_head(system: Message, definition: str) -> bytes:
-    """The part of a request's hash that stays the same while the run works: system message and definition."""
-    return f"{messages.dumps(system)}|{definition}|".encode()
+def request_head(system: Message, shown: Shown) -> bytes:
+    """The part of a request's hash that stays the same while the run works: system message, definition, and view."""
+    head = f"{messages.dumps(system)}|{shown.definition}|"
+    if shown.view.last or shown.carried:
+        head += f"{values.dumps(shown.view.dumps())}|{shown.carried}|"
+    return head.encode()
 
 
 def request_hash(head: bytes, history_chain: bytes, own_chain: bytes) -> str:
@@ -332,17 +262,30 @@ def request_hash(head: bytes, history_chain: bytes, own_chain: bytes) -> str:
     return hashlib.sha256(head + history_chain + own_chain).hexdigest()[:24]
 
 
+def repeatable(definition: Mapping[str, Any]) -> frozenset[str]:
+    """The tools of an agent that may be called again, by its definition as it is stored."""
+    return frozenset([READ_MORE, *(t["name"] for t in definition["tools"] if t["effect"] == "read")])
+
+
 def rebuild(
-    definition: Mapping[str, Any], shown: Shown, history: Sequence[str], own: Mapping[int, str], upto: int
+    definition: Mapping[str, Any],
+    shown: Shown,
+    history: Sequence[tuple[int, str]],
+    own: Mapping[int, str],
+    upto: int,
+    carried: str,
 ) -> tuple[list[Message], str]:
-    """The request of a recorded step, from what is stored, and its hash."""
+    """The request of a recorded step, from what is stored, and its hash. ``history`` has the places of its bodies;
+    ``carried`` is the text of what the runtime carries."""
     system = shown_message(values.decode(definition["instructions"]), shown)
-    mine = {o: messages.loads(body) for o, body in own.items()}
     own_chain = extend_chain(EMPTY_CHAIN, (own[o] for o in sorted(own) if o < upto))
-    history_chain = extend_chain(EMPTY_CHAIN, history)
+    history_chain = extend_chain(EMPTY_CHAIN, (body for _, body in history))
     try:
-        before = without_turns([messages.loads(b) for b in history], shown.turns_out)
-        seen = [system, *before, *own_messages(mine, 0, upto)]
+        mine = {o: messages.loads(body) for o, body in own.items()}
+        said = [(place, messages.loads(body)) for place, body in history]
+        said += [(shown.history + o, m) for o, m in own_messages(mine, 0, upto)]
     except (KeyError, ValueError) as error:
         raise StoreCorrupt(f"a stored message cannot be read: {error}") from error
-    return seen, request_hash(request_head(system, shown.definition), history_chain, own_chain)
+    forms = Forms([Item(place, m, 0) for place, m in said], repeatable(definition))
+    seen = [system, *block_message(carried), *forms.messages(shown.view)]
+    return seen, request_hash(request_head(system, shown), history_chain, own_chain)

@@ -1,35 +1,46 @@
 """What does the next request of a run consist of?
 
-The system message, the session's history, and the run's own messages: each is made once and extended, so that a step
-costs what it adds and not what was said before.
+The system message, what the runtime carries, the session's history, and the run's own messages: each is made once and
+extended, so that a step costs what it adds and not what was said before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
-from ondol import context, messages, outputs
+from ondol import carried, context, messages, outputs, sizes, view
 from ondol.histories import NO_HISTORY, History
 from ondol.journal import Shown
 from ondol.messages import Blob, Message
+from ondol.view import Forms, Item, View
 
 
 class Conversation:
     """The messages of one claimed run, as they are stored and as its model takes them."""
 
     def __init__(
-        self, bodies: Mapping[int, str], stored: Mapping[int, Message], instructions: str, provider: str
+        self,
+        bodies: Mapping[int, str],
+        stored: Mapping[int, Message],
+        instructions: str,
+        provider: str,
+        repeatable: Collection[str] = (),
     ) -> None:
-        self.history = NO_HISTORY
         self.bodies: dict[int, str] = {}
         self.messages: dict[int, Message] = {}
         self.call_ids: set[str] = set()
+        self.carried: dict[str, str] = {"": ""}  # texts that the runtime carries, by digest
+        self.repeatable = repeatable
+        self.provider = provider
+        self._history = NO_HISTORY
         self._weight = 0  # of the own messages
         self._is_cut = False  # one of them is
-        self.provider = provider
+        self._heavy: list[int] = []  # the ordinals of those with images, files and the like
         self._instructions = instructions
-        self._sendable: dict[int, Message] = {}
-        self._sent: list[Message] = []  # own messages as the last request had them, up to the ordinal _sent_upto
+        self._sendable: dict[int, Item] = {}  # by ordinal, which is also its place here
+        self._sent: list[Message] = []  # as the last request had them, up to the ordinal _sent_upto
+        self._sent_at: list[int] = []  # their ordinals
         self._sent_upto = 0
         self._chain, self._chained = context.EMPTY_CHAIN, 0  # over the bodies of own messages up to that ordinal
         self._ahead: tuple[
@@ -37,8 +48,17 @@ class Conversation:
         ]  # the same with bodies that were not committed yet
         self._ahead = (-1, -1), {}, context.EMPTY_CHAIN
         self._system: tuple[Shown, Message, bytes] | None = None
+        self._before: _Before | None = None
         for ordinal, body in bodies.items():
             self.keep(ordinal, body, stored[ordinal])
+
+    @property
+    def history(self) -> History:
+        return self._history
+
+    @history.setter
+    def history(self, history: History) -> None:
+        self._history, self._before = history, None
 
     def keep(self, ordinal: int, body: str, message: Message | None = None) -> None:
         """A message was committed. What tools of steps did (below zero) is part of no conversation."""
@@ -48,10 +68,13 @@ class Conversation:
         self.bodies[ordinal] = body
         if message.role == "assistant":
             self.call_ids.update(c.id for c in message.calls)
-        self._weight += context.weight([body], [message])
+        weight = sizes.weight([body], [message])
+        self._weight += weight
         if (sent := context.sendable(body, message, self.provider)) is not None:
-            self._sendable[ordinal] = sent
+            self._sendable[ordinal] = Item(ordinal, sent, weight)
         self._is_cut |= bool(outputs.blobs_of((message,)))
+        if view.is_heavy(message):
+            self._heavy.append(ordinal)
 
     @property
     def is_cut(self) -> bool:
@@ -60,26 +83,40 @@ class Conversation:
 
     def blobs(self) -> dict[str, Blob]:
         """What of it, and of the session before it, is kept as a blob because it is too long to be shown."""
-        return outputs.blobs_of((*self.history.messages, *self._sendable.values()))
+        return outputs.blobs_of([i.message for i in (*self.history.items, *self._sendable.values())])
+
+    def own_message(self, place: int) -> Message | None:
+        """The run's own message at that place of the session."""
+        return self.messages.get(place - self.history.until) if place >= self.history.until else None
 
     def shown_to(self, provider: str, history: History) -> Conversation:
         """The same conversation, as another provider takes it."""
-        other = Conversation(self.bodies, self.messages, self._instructions, provider)
+        other = Conversation(self.bodies, self.messages, self._instructions, provider, self.repeatable)
         other.messages |= self.messages  # those of tools of steps too
-        other.history = history
+        other.history, other.carried = history, self.carried
         return other
 
-    def in_order(self) -> tuple[list[str], list[Message]]:
-        """The bodies of the own messages as they follow each other, and the messages as the model takes them."""
+    def in_order(self) -> tuple[list[str], list[Item]]:
+        """The bodies of the own messages as they follow each other, and the messages as the model takes them, at their
+        places in the session."""
         ordinals = sorted(self.bodies)
-        return [self.bodies[o] for o in ordinals], [self._sendable[o] for o in ordinals if o in self._sendable]
+        sent = [self._sendable[o] for o in ordinals if o in self._sendable]
+        return [self.bodies[o] for o in ordinals], [i._replace(place=self.history.until + i.place) for i in sent]
 
     def request(self, shown: Shown, upto: int) -> tuple[Message, ...]:
         """All that the model sees, with the own messages below the ordinal ``upto``."""
-        self._sent += context.own_messages(self._sendable, self._sent_upto, upto)
-        self._sent_upto = upto
-        before = context.without_turns(self.history.messages, shown.turns_out)
-        return (self._shown(shown)[0], *before, *self._sent)
+        new = range(self._sent_upto, upto)
+        sendable = {o: self._sendable[o].message for o in new if o in self._sendable}
+        for ordinal, message in context.own_messages(sendable, self._sent_upto, upto):
+            self._sent.append(message)
+            self._sent_at.append(ordinal)
+        self._sent_upto = max(self._sent_upto, upto)
+        block = carried.message(self.carried[shown.carried])
+        own = self._sent
+        if shown.view.last > shown.history:
+            items = [Item(shown.history + o, m, 0) for o, m in zip(self._sent_at, own, strict=True)]
+            own = Forms(items, self.repeatable).messages(shown.view)
+        return (self._shown(shown)[0], *block, *self._seen(shown.view).messages, *own)
 
     def hash(self, shown: Shown, upto: int, extra: Mapping[int, str]) -> str:
         """The hash of that request, where ``extra`` holds bodies that are about to be committed."""
@@ -95,16 +132,60 @@ class Conversation:
             self._chain, self._chained = chain, upto
         return context.request_hash(self._shown(shown)[1], self.history.chain, chain)
 
-    def size(self, definition: str, extra: Mapping[int, str], fits: int | None) -> tuple[int, int]:
-        """An estimate of the request with all own messages, and ``extra`` bodies that are about to be committed, in
-        tokens; and how many turns of the history must be left out of it so that it fits."""
-        whole = context.weight([definition, *extra.values()], ()) + self.history.weight + self._weight
-        n, left = (0, 0) if fits is None else context.turns_out(self.history.messages, whole, fits)
-        return context.tokens(whole - left), n
+    def size(self, seen: View, extra: Mapping[int, str]) -> int:
+        """What the messages weigh that a view shows, with ``extra`` bodies that are about to be committed."""
+        before = self._seen(seen).weight
+        if seen.last <= self.history.until:
+            return before + self._weight + sizes.weight(extra.values(), ())
+        return before + Forms(self._own_items(extra), self.repeatable).size(seen)
+
+    def forms(self, extra: Mapping[int, str]) -> Forms:
+        """All messages, in the forms that views give them."""
+        return Forms([*self.history.items, *self._own_items(extra)], self.repeatable)
+
+    def payloads_seen(self, seen: View, answered: int | None) -> int:
+        """The place behind the last image, file or the like that the model has answered, by now.
+
+        ``answered`` is the ordinal of the run's last answer, if it has one.
+        """
+        until = self.history.until
+        places = [p for p in self.history.heavy if p >= seen.payloads]
+        if answered is not None:
+            places += [until + o for o in self._heavy if o < answered]
+        return max([seen.payloads, *(place + 1 for place in places)])
+
+    def _own_items(self, extra: Mapping[int, str]) -> list[Item]:
+        until = self.history.until
+        items = {o: item._replace(place=until + o) for o, item in self._sendable.items()}
+        for ordinal, body in extra.items():
+            if (sent := context.sendable(body, messages.loads(body), self.provider)) is not None:
+                items[ordinal] = Item(until + ordinal, sent, sizes.weight([body], [sent]))
+        return [items[o] for o in sorted(items)]
+
+    def _seen(self, seen: View) -> _Before:
+        """What a view shows of the history; made once, as long as that is the same."""
+        until = self.history.until
+        key = View(*(min(place, until) for place in seen))
+        if self._before is None or self._before.key != key:
+            items = self.history.items
+            if key.last <= self.history.start:
+                self._before = _Before(key, tuple(i.message for i in items), self.history.weight)
+            else:
+                forms = Forms(items, self.repeatable)
+                self._before = _Before(key, tuple(forms.messages(key)), forms.size(key))
+        return self._before
 
     def _shown(self, shown: Shown) -> tuple[Message, bytes]:
         """The system message of this context, and the head of its requests' hashes."""
         if self._system is None or self._system[0] != shown:
             system = context.shown_message(self._instructions, shown)
-            self._system = shown, system, context.request_head(system, shown.definition)
+            self._system = shown, system, context.request_head(system, shown)
         return self._system[1:]
+
+
+class _Before(NamedTuple):
+    """What is shown of the history, where all cuts behind it are taken for cuts at its end."""
+
+    key: View
+    messages: tuple[Message, ...]
+    weight: int

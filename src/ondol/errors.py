@@ -67,7 +67,7 @@ ModelErrorKind = Literal[
 #: What stands in the stored error of a run that failed, was cancelled or is parked.
 EndCode: TypeAlias = Literal[
     "cancelled", "expired", "conflict", "definition_changed", "interrupted", "parked", "unknown_effect",
-    "limit_cost", "limit_steps", "limit_tokens", "limit_tool_time", "limit_wall",
+    "limit_context", "limit_cost", "limit_steps", "limit_tokens", "limit_tool_time", "limit_wall",
     "model_rate_limited", "model_quota", "model_overloaded", "model_unavailable", "model_server",
     "model_context_overflow", "model_auth", "model_rejected", "model_content_filter", "model_timeout",
     "model_connection",
@@ -128,6 +128,7 @@ CODES: Mapping[str, str] = {
     "limit_tokens": "Raise Limits(tokens=...) or make what the model sees shorter, then send the same operation id.",
     "limit_tool_time": "Raise Limits(tool_time=...) or find the slow tool, then send the same operation id.",
     "limit_wall": "Raise Limits(wall=...) or find out what took so long, then send the same operation id.",
+    "limit_context": "Raise ContextPolicy(budget=...), or unpin what is long, then send the same operation id.",
     "limit_steps": "Raise Limits(steps=...) or see why the agent goes in circles, then send the same operation id.",
     "parked": "Find out why processes died, then 'ondol asks answer ID resume' or 'fail'.",
     "unknown_effect": "Look outside whether it happened, and say so: 'ondol effects resolve ID'.",

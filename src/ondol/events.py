@@ -222,7 +222,9 @@ class ContextBuilt:
     ``clock`` is the instant shown (microseconds since 1970), ``since`` the accepted instant where the
     run is told both, ``history`` the session's message sequence up to which history is read. Where ``clock`` is left
     out, all of ``clock``, ``since``, ``zone``, ``history`` and ``definition`` are as in the record before.
-    ``tokens`` is a rough estimate of its size. Of the history, the first ``turns_out`` turns are not shown.
+    ``tokens`` is a rough estimate of its size. History is read from the place ``start`` on; ``view`` says what of it,
+    and of the own messages, is shown in what form (see ``view.View``), and ``carried`` is the digest of what is told in
+    the place of the rest. ``over``: it is larger than the agent's budget, or the model's window, and must not be sent.
     """
 
     kind: ClassVar[str] = "context.built"
@@ -234,10 +236,34 @@ class ContextBuilt:
     zone: str | None = None
     history: int = 0
     definition: str = ""
-    turns_out: int = 0
+    start: int = 0
+    view: dict[str, int] = field(default_factory=dict)
+    carried: str = ""
+    over: Literal["", "budget", "window"] = ""
     note: int | None = None
     told: list[list[str]] = field(default_factory=list)
     steers: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextCompacted(Spent):
+    """The model is shown less from this step on: ``view`` in the place of ``was`` (see ``view.View``).
+
+    The journal and the session's messages stay as they are. ``before`` and ``after`` are estimated tokens of the
+    request. ``summary`` stands in the place of turns that are not shown; the model ``by`` wrote it, if one did, asked
+    with the prompt of that digest. ``refused`` says why what a model wrote was not taken.
+    """
+
+    kind: ClassVar[str] = "context.compacted"
+    step: int
+    before: int
+    after: int
+    was: dict[str, int] = field(default_factory=dict)
+    view: dict[str, int] = field(default_factory=dict)
+    summary: str = ""
+    by: str = ""
+    prompt: str = ""
+    refused: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -390,9 +416,9 @@ class AskExpired:
 Entry: TypeAlias = (
     RunAccepted | RunOrigin | RunReplayed | RunQueued | RunStarted | RunResumed | RunWaiting | RunCancelling
     | RunCompleted | RunFailed | RunCancelled | RunExpired | RunParked | RunJoined | SessionCommitted | StepStarted
-    | StepCompleted | StepFailed | ContextBuilt | ModelStarted | ModelCompleted | EffectPlanned | EffectStarted
-    | EffectSucceeded | EffectFailed | EffectUnknown | EffectResolved | EffectAbandoned | EffectExpired | AskOpened
-    | AskDecided | AskExpired
+    | StepCompleted | StepFailed | ContextBuilt | ContextCompacted | ModelStarted | ModelCompleted | EffectPlanned
+    | EffectStarted | EffectSucceeded | EffectFailed | EffectUnknown | EffectResolved | EffectAbandoned | EffectExpired
+    | AskOpened | AskDecided | AskExpired
 )  # fmt: skip
 
 KINDS: dict[str, type[Entry]] = {cls.kind: cls for cls in Entry.__args__}

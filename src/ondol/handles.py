@@ -673,9 +673,10 @@ def seen_context(
     run: str,
     place: ContextPlace,
     described: str | None,
-    history: Sequence[str],
+    history: Sequence[tuple[int, str]],
     own: Mapping[int, str],
     incomplete: bool,
+    carried: str,
 ) -> SeenContext:
     """What the model saw there, from the stored bodies of the definition, the session's history and the run's own
     messages. ``incomplete``: a part of the history was erased.
@@ -687,7 +688,7 @@ def seen_context(
         raise NotFound(f"the definition of run {run} is not stored any more")
     definition = values.loads(described)
     mine = {o: body for o, body in own.items() if o >= 0}
-    seen, digest = context.rebuild(definition, place.shown, history, mine, place.upto)
+    seen, digest = context.rebuild(definition, place.shown, history, mine, place.upto, carried)
     return SeenContext(
         run=run, step=place.built.step, messages=seen, definition=values.decode(definition), hash=place.built.hash,
         matches=digest == place.built.hash, incomplete=incomplete,

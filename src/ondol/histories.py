@@ -6,24 +6,27 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ondol import context, messages, outputs, queries
-from ondol.messages import Message
+from ondol import context, messages, outputs, queries, sizes, view
 from ondol.records import SessionRow
 from ondol.store import Store
+from ondol.view import Item
 
 
 class History(NamedTuple):
-    """The committed messages of a session up to a sequence: as a provider takes them, with the chain over them all."""
+    """The committed messages of a session from the place ``start`` up to ``until``: as a provider takes them, with the
+    chain over them all. What was said before ``start`` no model is shown any more, so nobody reads it."""
 
+    start: int
     until: int
-    messages: tuple[Message, ...]
+    items: tuple[Item, ...]
     chain: bytes
     size: int  # characters of the stored bodies
-    weight: int  # see ``context.weight``
+    weight: int  # see ``sizes.weight``
     is_cut: bool  # a result in it was too long to be shown whole
+    heavy: tuple[int, ...]  # the places of images, files and the like
 
 
-NO_HISTORY = History(0, (), context.EMPTY_CHAIN, 0, 0, False)
+NO_HISTORY = History(0, 0, (), context.EMPTY_CHAIN, 0, 0, False, ())
 
 
 class HistoryCache:
@@ -37,13 +40,17 @@ class HistoryCache:
 
     async def load(self, store: Store, session: SessionRow, provider: str) -> History:
         """The session's history as this provider takes it. Raises StoreTooNew for a message of a newer version."""
-        known = self._kept.get(_key(session, provider)) or NO_HISTORY
+        start, until = session.shown.since, session.next_message
+        known = self._kept.get(_key(session, provider))
+        if known is None or known.start != start:
+            known = NO_HISTORY._replace(start=start, until=start)
         new = []
-        if known.until != session.next_message:
-            new = await store.read(queries.read_history, session, known.until, session.next_message)
-        bodies = [m.body for m in new]
-        sent = [m for b in bodies if (m := context.sendable(b, messages.loads(b), provider)) is not None]
-        return self.extend(session, provider, known, bodies, sent, session.next_message)
+        if known.until != until:
+            read = queries.read_window if known.until == start else queries.read_history
+            new = await store.read(read, session, known.until, until)
+        said = [(m.seq, m.body, context.sendable(m.body, messages.loads(m.body), provider)) for m in new]
+        items = [Item(place, sent, sizes.weight([body], [sent])) for place, body, sent in said if sent is not None]
+        return self.extend(session, provider, known, [m.body for m in new], items, until)
 
     def extend(
         self,
@@ -51,14 +58,15 @@ class HistoryCache:
         provider: str,
         before: History,
         bodies: Sequence[str],
-        sent: Sequence[Message],
+        items: Sequence[Item],
         until: int,
     ) -> History:
-        """Keep the history with these committed bodies behind it, which the provider takes as ``sent``."""
+        """Keep the history with these committed bodies behind it, which the provider takes as ``items``."""
         chain = context.extend_chain(before.chain, bodies)
-        size, weight = before.size + sum(map(len, bodies)), before.weight + context.weight(bodies, sent)
-        is_cut = before.is_cut or bool(outputs.blobs_of(sent))
-        history = History(until, (*before.messages, *sent), chain, size, weight, is_cut)
+        size, weight = before.size + sum(map(len, bodies)), before.weight + sum(i.weight for i in items)
+        is_cut = before.is_cut or bool(outputs.blobs_of(i.message for i in items))
+        heavy = (*before.heavy, *(i.place for i in items if view.is_heavy(i.message)))
+        history = History(before.start, until, (*before.items, *items), chain, size, weight, is_cut, heavy)
         key = _key(session, provider)
         old = self._kept.pop(key, None)
         self._size += history.size - (old.size if old else 0)

@@ -85,8 +85,10 @@ class ImportedRun:
         place = context_place(self.id, file.batches, step)
         own = {m.ordinal: m.body for m in file.messages}
         # The file holds the history of the last context; an earlier one may have seen less of it.
-        history = [m.body for m in file.history if m.seq is None or m.seq < place.shown.history]
-        return seen_context(self.id, place, file.definitions.get(place.shown.definition), history, own, file.incomplete)
+        shown = place.shown
+        history = [(m.seq or 0, m.body) for m in file.history if m.seq is None or shown.start <= m.seq < shown.history]
+        told = file.carried.get(shown.carried, "")
+        return seen_context(self.id, place, file.definitions.get(shown.definition), history, own, file.incomplete, told)
 
 
 class _Nobody:

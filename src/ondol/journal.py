@@ -18,6 +18,7 @@ from ondol import events, usage, values
 from ondol.effects import Effect
 from ondol.errors import StoreCorrupt, StoreTooNew
 from ondol.usage import Usage
+from ondol.view import View
 
 VERSION = 1  # of the entries on disk
 
@@ -43,7 +44,9 @@ class Shown(NamedTuple):
     zone: str | None
     history: int
     definition: str
-    turns_out: int = 0
+    start: int = 0
+    view: View = View()
+    carried: str = ""
 
 
 class Recorded(NamedTuple):
@@ -98,6 +101,8 @@ class State(NamedTuple):
     in_tools: int = 0  # of those, with calls under way
     measured: tuple[int, int] | None = None  # what a provider counted, last, and what that had been estimated at
     fits: int | None = None  # estimated tokens of a request, since one was too long
+    compacted: events.ContextCompacted | None = None  # the last time that less was shown
+    summarised: events.ContextCompacted | None = None  # the last time that turns went, so that a summary was made
     lost: int = 0  # calls of the model at this step that a process may have made, of which nobody heard any more
     origin: events.RunOrigin | None = None  # of a replay or a fork
     pool: tuple[Recorded, ...] = ()  # what its calls may still reuse
@@ -129,8 +134,22 @@ class State(NamedTuple):
         """Tokens of input that the next model call is expected to take; 0 where its context is not written down."""
         if self.context is None:
             return 0
+        counted, estimated = self._measured
+        return self.context.tokens * counted // estimated
+
+    def estimated(self, tokens: int) -> int:
+        """What may be estimated for a request that a provider is to count that many tokens for, at most.
+
+        That it counted less than estimated is believed by half: the next request is made of other things.
+        """
+        counted, estimated = self._measured
+        return tokens * estimated // max(counted, (counted + estimated + 1) // 2)
+
+    @property
+    def _measured(self) -> tuple[int, int]:
+        """What a provider counted, and what that had been estimated at, as far as it is believed."""
         counted, estimated = self.measured or (1, 1)
-        return self.context.tokens * max(min(counted, 4 * estimated), estimated // 4) // estimated
+        return max(min(counted, 4 * estimated), estimated // 4, 1), estimated
 
     def path(self, effect: Effect) -> tuple[int, ...]:
         """The calls from the one that the model asked for down to this one. Only tools of steps make it longer."""
@@ -184,7 +203,10 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
         case events.ContextBuilt(clock=clock):
             shown = state.shown
             if clock is not None:
-                shown = Shown(clock, entry.since, entry.zone, entry.history, entry.definition, entry.turns_out)
+                shown = Shown(
+                    clock, entry.since, entry.zone, entry.history, entry.definition, entry.start, View(**entry.view),
+                    entry.carried,
+                )  # fmt: skip
                 if state.candidate and state.shown is not None and shown.definition != state.shown.definition:
                     state = state._replace(candidate=0, attempt=1)  # the list may be another one
             return state._replace(
@@ -194,6 +216,11 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
                 next_message=state.next_message + bool(entry.note) + len(entry.steers),
                 answered=None,  # it was final, and then a steer came
                 waited=False,
+            )
+        case events.ContextCompacted():
+            went = entry.view.get("since") != entry.was.get("since")
+            return state._replace(
+                compacted=entry, summarised=entry if went else state.summarised, usage=_with_summary(state, entry)
             )
         case events.StepFailed(attempt=attempt, retry_at=retry_at, fallback=fallback):
             state = state._replace(**_spent(state, entry))
@@ -330,11 +357,20 @@ def _worked_until(state: State, batch: Batch) -> tuple[int, int]:
     return (state.worked_at(batch.at), state.in_tools_at(batch.at)) if held else (state.worked, state.in_tools)
 
 
-def used_with(state: State, entry: events.ModelCompleted | events.StepFailed) -> Mapping[str, Usage]:
+def used_with(
+    state: State, entry: events.ModelCompleted | events.StepFailed | events.ContextCompacted
+) -> Mapping[str, Usage]:
     """What the run has used with the model call that this entry ends."""
+    if isinstance(entry, events.ContextCompacted):
+        return _with_summary(state, entry)
     if state.origin is not None and entry.step < (state.origin.at_step or 0):
         return state.usage  # a step that a fork shares: the run that it is a fork of has paid for it
     return usage.with_call(state.usage, entry, state.lost, state.expected_input())
+
+
+def _with_summary(state: State, entry: events.ContextCompacted) -> Mapping[str, Usage]:
+    """What the run has used with the model call that made a summary, if one did."""
+    return usage.with_call(state.usage, entry, 0, 0) if usage.model_of(entry) else state.usage
 
 
 def _spent(state: State, entry: events.ModelCompleted | events.StepFailed) -> dict[str, Any]:

@@ -124,9 +124,8 @@ def next_action(
         return End("failed", limit.code, limit.message, retryable=True)
     if state.context is None or steered:
         return BuildContext()
-    if state.fits is not None and 4 * state.context.tokens > 5 * state.fits:  # it left room for the answer
-        why = "this turn alone is too long for the model, without anything of the session's history"
-        return End("failed", "model_context_overflow", why)
+    if state.context.over:
+        return _too_long(state.context.over)
     return CallModel(after=state.retry_at or 0)
 
 
@@ -234,6 +233,17 @@ def fallback(kind: ModelErrorKind, candidate: int, models: int) -> int | None:
     """
     following = candidate + 1
     return following if following < models and (kind in _RETRIED or kind in _GOES_ON_LATER) else None
+
+
+def _too_long(over: str) -> End:
+    if over == "window":
+        why = "this turn alone is too long for the model, without anything of the session's history"
+        return End("failed", "model_context_overflow", why)
+    why = (
+        "the request is larger than the agent's budget, and what is left of it may not go: raise "
+        "ContextPolicy(budget=...) and send the same operation again"
+    )
+    return End("failed", "limit_context", why, retryable=True)
 
 
 def _model_gave_up(state: State) -> End:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn, TypeAlias
 
@@ -129,8 +130,12 @@ def runtime_note(text: str) -> Message:
     return Message("user", (Text(text),), origin="runtime")
 
 
-def tool_result(call_id: str, name: str, response: Any, error: bool = False, blob: Blob | None = None) -> Message:
-    return Message("tool", (ToolResponse(call_id, name, response, error, blob),))
+def tool_result(
+    call_id: str, name: str, response: Any, error: bool = False, blob: Blob | None = None,
+    attached: Sequence[Attachment] = (),
+) -> Message:  # fmt: skip
+    """What a call returned, with the images and files that belong to it."""
+    return Message("tool", (ToolResponse(call_id, name, response, error, blob), *attached))
 
 
 def parse_arguments(text: str) -> dict[str, Any] | str:

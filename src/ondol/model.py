@@ -30,6 +30,7 @@ class ModelRequest:
     """One request. ``messages`` start with the system message; every call in them has exactly one result, in order.
 
     ``step`` is the number of answers that the run already holds, ``attempt`` counts from 1 within the step and model.
+    ``purpose`` is ``summary`` where the answer will stand in the place of older turns: then there are no tools.
     ``await load(attachment)`` gives the bytes of an attachment in the messages. It raises ModelError: ``rejected``
     where they are gone for good, ``unavailable`` where the store could not be read.
     """
@@ -39,6 +40,7 @@ class ModelRequest:
     run: str
     step: int
     attempt: int
+    purpose: Literal["answer", "summary"] = "answer"
     load: Callable[[Attachment], Awaitable[bytes]] = field(default=_no_bytes, repr=False, compare=False)
 
 

@@ -98,10 +98,10 @@ def page(text: str, offset: int, limit: int | None, room: int) -> str:
 
 @tool(effect="read", name="read_more")
 async def _read_more(ctx: Context[Any], reference: str, offset: int = 0, limit: int | None = None) -> str:
-    """Read more of a result that was too long to be shown whole.
+    """Read more of a result that was too long to be shown whole, or see again what is left out by now.
 
-    reference: the digest that the shortened result names. offset: the character to begin at, from 0.
-    limit: at most so many characters; by default as many as fit.
+    reference: what stands there in its place, a digest or the number of a message. offset: the character to begin at,
+    from 0. limit: at most so many characters; by default as many as fit.
     """
     text, room = await ctx._kept(reference)
     return page(text, offset, limit, room)

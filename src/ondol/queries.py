@@ -107,6 +107,37 @@ def read_history(session: SessionRow, since: int, until: int) -> Tx[list[StoredM
     return [_stored(row) for rows in parts for row in rows]
 
 
+def read_window(session: SessionRow, since: int, until: int) -> Tx[list[StoredMessage]]:
+    """As ``read_history``, where ``since`` is any place, also one within a run."""
+    parts: list[list[Row]] = []
+    for part, upto in (yield from _ancestry(session, since, until)):
+        parts += yield [("message.window", {"tenant": part.tenant, "session": part.id, "since": since, "until": upto})]
+    return [_stored(row) for rows in parts for row in rows]
+
+
+def message_at(session: SessionRow, place: int) -> Tx[str | None]:
+    """The body of the committed message at that place of the session, if there is one."""
+    found = yield from page_messages(session.tenant, session.id, place - 1, 1)
+    return found[0].body if found and found[0].seq == place else None
+
+
+def get_carried(tenant: str, digest: str) -> Tx[str | None]:
+    """A text that the runtime carried in requests; None where it is not stored any more."""
+    (rows,) = yield [("carried.get", {"tenant": tenant, "digest": digest})]
+    return rows[0][0] if rows else None
+
+
+_FACTS_READ = 200  # decisions, and unknown effects, that are read to be carried
+
+
+def recorded_facts(tenant: str, session: str) -> Tx[tuple[list[AskRow], list[EffectRow]]]:
+    """What people decided about calls in the session, the oldest first, and its effects with an unknown outcome."""
+    of_session = {"tenant": tenant, "session": session, "limit": _FACTS_READ}
+    (asks,) = yield [("ask.approvals", of_session)]
+    unknown = yield from list_effects(tenant, session=session, state="unknown", limit=_FACTS_READ)
+    return [AskRow(*a) for a in asks[::-1]], unknown
+
+
 def page_messages(tenant: str, session: str, after: int, limit: int) -> Tx[list[StoredMessage]]:
     """The first committed messages behind the sequence ``after``."""
     (found,) = yield [("session.get", {"tenant": tenant, "session": session})]
@@ -152,7 +183,10 @@ def whole_run(tenant: str, run: str, at: datetime) -> Tx[RunFile]:
     digests = dict.fromkeys([row.definition, *(e.definition for e in built if e.definition)])
     definitions = yield [("definition.get", {"tenant": tenant, "digest": d}) for d in digests]
     session = SessionRow(*sessions[0])
-    history = yield from read_history(session, 0, max((e.history for e in built), default=0))
+    places = [(e.start, e.history) for e in built if e.clock is not None] or [(0, 0)]
+    history = yield from read_window(session, min(s for s, _ in places), max(until for _, until in places))
+    told = {e.carried for e in built if e.carried}
+    texts = yield [("carried.get", {"tenant": tenant, "digest": digest}) for digest in told]
     return RunFile(
         run=row,
         effects=tuple(EffectRow(*e) for e in effects),
@@ -162,6 +196,7 @@ def whole_run(tenant: str, run: str, at: datetime) -> Tx[RunFile]:
         history=tuple(Said(m.run, m.ordinal, m.body, m.seq) for m in history),
         incomplete=session.is_orphan,
         definitions={d: found[0][0] for d, found in zip(digests, definitions, strict=True) if found},
+        carried={d: found[0][0] for d, found in zip(told, texts, strict=True) if found},
         blobs=dict(blobs),
         exported_at=at,
     )

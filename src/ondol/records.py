@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ondol import journal
+from ondol import journal, values
 from ondol.ids import EffectId, effect_id, idempotency_key
+from ondol.view import Summary, View
 
 
 class RunRow(NamedTuple):
@@ -74,6 +75,10 @@ class SessionRow(NamedTuple):
     parent_until: int | None
     state_sum: int | None
     user_id: str | None
+    seen: str | None
+    seen_sum: int | None
+    pins: str | None
+    pins_sum: int | None
 
     @staticmethod
     def what_is_kept(session: str) -> str:
@@ -83,6 +88,38 @@ class SessionRow(NamedTuple):
         """Raises StoreCorrupt if it is not what was written."""
         journal.check_content(self.what_is_kept(self.id), self.state, self.state_sum)
         return self.state
+
+    @staticmethod
+    def what_is_seen(session: str) -> str:
+        return f"what models are shown of session {session!r}"
+
+    @staticmethod
+    def what_is_pinned(session: str) -> str:
+        return f"what is pinned in session {session!r}"
+
+    def checked_seen(self) -> dict[str, Any]:
+        """Raises StoreCorrupt if it is not what was written."""
+        if self.seen is None:
+            return {}
+        journal.check_content(self.what_is_seen(self.id), self.seen, self.seen_sum)
+        return dict(values.loads(self.seen))
+
+    def checked_pins(self) -> str | None:
+        """Raises StoreCorrupt if they are not what was written."""
+        if self.pins is not None:
+            journal.check_content(self.what_is_pinned(self.id), self.pins, self.pins_sum)
+        return self.pins
+
+    @property
+    def shown(self) -> View:
+        """What models are shown of it, as its last turn left it."""
+        return View() if self.seen is None else View(**self.checked_seen()["view"])
+
+    @property
+    def summary(self) -> Summary:
+        """What stands in the place of the messages that they are not shown."""
+        seen = self.checked_seen()
+        return Summary(self.shown.since, seen.get("summary", ""), seen.get("by", "")) if seen else Summary()
 
     @property
     def is_orphan(self) -> bool:

@@ -7,9 +7,9 @@ any of them did has happened in the world, so the verdict and the guard of a rep
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ondol import clock, events, ids, lifecycle, values
 from ondol.errors import InvalidInput
@@ -268,6 +268,9 @@ def _kept(
             )
         case events.ContextBuilt(step=step) if step < contexts:
             return replace(entry, told=[])  # the notes of another session are not told by this one
+        case events.ContextCompacted(step=step) if step < contexts:  # the run has paid for it
+            unpaid: dict[str, Any] = asdict(events.Spent())
+            return replace(entry, **unpaid)
         case events.StepStarted(step=step) | events.ModelStarted(step=step):
             return entry if step < contexts else None
         case events.StepCompleted(step=step):

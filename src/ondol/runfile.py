@@ -30,7 +30,8 @@ ABOUT = (
     "RUN'. Times are microseconds since 1970 (UTC). Bodies are JSON texts."
 )
 PARTS = (
-    "exported_at", "run", "effects", "asks", "journal", "messages", "history", "incomplete", "definitions", "blobs",
+    "exported_at", "run", "effects", "asks", "journal", "messages", "history", "incomplete", "definitions", "carried",
+    "blobs",
 )  # fmt: skip
 
 
@@ -57,7 +58,7 @@ class Said(NamedTuple):
 class RunFile:
     """``history`` is what the session had said before, ``incomplete`` if a part of that was erased.
 
-    A blob is its bytes, or their number where they are left out.
+    ``carried`` are texts of its requests, by digest. A blob is its bytes, or their number where they are left out.
     """
 
     run: RunRow
@@ -68,6 +69,7 @@ class RunFile:
     history: tuple[Said, ...]
     incomplete: bool
     definitions: Mapping[str, str]
+    carried: Mapping[str, str]
     blobs: Mapping[str, bytes | int]
     exported_at: datetime
 
@@ -89,6 +91,7 @@ def dumps(file: RunFile) -> str:
         "history": [_said(m) for m in file.history],
         "incomplete": file.incomplete,
         "definitions": [{"digest": digest, "body": body} for digest, body in file.definitions.items()],
+        "carried": [{"digest": digest, "body": body} for digest, body in file.carried.items()],
         "blobs": [_blob(digest, data) for digest, data in file.blobs.items()],
     }
     head = {"format": FORMAT, "v": VERSION, "about": ABOUT}
@@ -180,6 +183,7 @@ class _Reader:
             history=self._part("history", lambda given: tuple(self._said("message of the history", m) for m in given)),
             incomplete=self._part("incomplete", bool),
             definitions=self._part("definitions", lambda given: dict(self._definition(d) for d in given)),
+            carried=self._carried(),
             blobs=self._part("blobs", lambda given: dict(self._blob(b) for b in given)),
             exported_at=self._part("exported_at", lambda given: datetime.fromisoformat(given).astimezone(UTC)),
         )
@@ -230,6 +234,12 @@ class _Reader:
         if values.digest(values.loads(body)) != digest:
             _damaged(f"{self.name}: the definition {digest} does not match its digest")
         return digest, body
+
+    def _carried(self) -> dict[str, str]:
+        """None are in the files of earlier versions, which carried nothing."""
+        if "carried" not in self.raw and "carried" not in (self.raw.get("sums") or {}):
+            return {}
+        return self._part("carried", lambda given: {one["digest"]: one["body"] for one in given})
 
     def _blob(self, given: Mapping[str, Any]) -> tuple[str, bytes | int]:
         digest, data = given["digest"], given["data"]

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar, assert_never
 
 from ondol import clock as clocks
 from ondol import (
-    context,
     effects,
     events,
     journal,
@@ -28,6 +27,7 @@ from ondol import (
     plans,
     queries,
     replay,
+    sizes,
     transactions,
     usage,
     values,
@@ -56,13 +56,14 @@ from ondol.logs import about
 from ondol.messages import Attachment, Blob, Text, ToolCall
 from ondol.model import Answer, Delta, Model, ModelRequest
 from ondol.policy import Policy
+from ondol.preparing import Preparation
 from ondol.records import RunRow
 from ondol.secret import logger, redact
 from ondol.store import Store
 from ondol.streams import Streams
 from ondol.tools import Tool
 from ondol.toolsets import Toolset
-from ondol.transactions import Claimed, Ended, Steer, Tx
+from ondol.transactions import Claimed, Ended, Tx
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -94,6 +95,11 @@ class Served:
     bounds: Bounds
 
     @functools.cached_property
+    def repeatable(self) -> frozenset[str]:
+        """The tools that may be called again: nothing is lost when what they returned is not shown any more."""
+        return frozenset(name for name, t in self.tools.items() if t.effect == "read")
+
+    @functools.cached_property
     def whole_tools(self) -> Mapping[str, Tool[..., Any]]:
         """The tools that a model is offered as long as nothing that it sees is cut: there is no more to read."""
         return {name: t for name, t in self.tools.items() if t is not outputs.READ_MORE}
@@ -115,14 +121,6 @@ class Runner:
         return Drive(self, claimed, served)
 
 
-class NextContext(NamedTuple):
-    """What T2 writes: entries, a note (ordinal and body), and the messages that join, each with its ordinal."""
-
-    entries: list[events.Entry]
-    note: tuple[int, str] | None
-    joining: list[tuple[Steer, int]]
-
-
 class Drive:
     """One claimed run in this process."""
 
@@ -131,7 +129,9 @@ class Drive:
         self.claim, self.row = claimed.claim, claimed.run
         self.store, self.clock = runner.store, runner.clock
         self.state = journal.fold(claimed.batches)
-        self.talk = Conversation(claimed.bodies, claimed.messages, served.agent.instructions, self._asked.provider)
+        self.talk = Conversation(
+            claimed.bodies, claimed.messages, served.agent.instructions, self.asked.provider, served.repeatable
+        )
         self.lag = replay.lag(self.state, claimed.run.accepted_at)
         self.token = CancelToken()  # set by a cancel: what is in flight is told
         self.stopping = CancelToken()  # set by an interrupt too: nothing new begins, and the model is not waited for
@@ -151,8 +151,8 @@ class Drive:
         self._folded = asyncio.Event()
         self.calls = Calls(self)
         self.guard = Guard(self)
+        self.prepare = Preparation(self)
         self._definitions: dict[str, dict[str, Any]] = {}  # older ones of its agent, by digest
-        self._noted = False
         self._partial: list[str] = []
         self._group: asyncio.TaskGroup | None = None
         self.absorbing = False
@@ -199,7 +199,7 @@ class Drive:
         Raises:
             ClaimLost: somebody else drives it now; nothing more was done here.
         """
-        self.talk.history = await self._history(self.talk.provider)
+        await self.prepare.open()
         self.session_state: dict[str, Any] = values.decode_object(values.loads(self.claimed.session.state))
         try:
             async with asyncio.TaskGroup() as group:
@@ -214,20 +214,20 @@ class Drive:
                 raise several.exceptions[0] from None
 
     @property
-    def _asked(self) -> Candidate:
+    def asked(self) -> Candidate:
         """The model that is asked now. A changed definition begins with its first."""
         shown = self.state.shown
         changed = shown is not None and shown.definition != self.served.digest
         return self.served.models[0 if changed else self.state.candidate]
 
     @property
-    def _bounds(self) -> Bounds:
-        return self.served.bounds._replace(model=self._asked.model.name)
+    def bounds(self) -> Bounds:
+        return self.served.bounds._replace(model=self.asked.model.name)
 
-    def _model_started(self, step: int) -> events.ModelStarted:
-        return events.ModelStarted(step=step, model=self._asked.model.name if len(self.served.models) > 1 else "")
+    def model_started(self, step: int) -> events.ModelStarted:
+        return events.ModelStarted(step=step, model=self.asked.model.name if len(self.served.models) > 1 else "")
 
-    async def _history(self, provider: str) -> History:
+    async def history(self, provider: str) -> History:
         return await self.runner.histories.load(self.store, self.claimed.session, provider)
 
     async def _find_tools(self) -> None:
@@ -244,6 +244,7 @@ class Drive:
             self.served, tools=tools, rules={name: t.rules for name, t in tools.items()},
             definition=values.dumps(definition), digest=values.digest(definition),
         )  # fmt: skip
+        self.talk.repeatable = self.served.repeatable
 
     async def _found_by(self, source: Toolset) -> Sequence[Tool[..., Any]]:
         ctx = self.calls.context(source, -1)
@@ -271,7 +272,7 @@ class Drive:
                 self.signal()
                 await self.changed.wait()
                 continue
-            action = self._next_action()
+            action = self.next_action()
             if self.draining and not isinstance(action, lifecycle.Settle | lifecycle.Commit | lifecycle.End):
                 if self.busy:  # nothing new begins
                     await self.changed.wait()
@@ -280,7 +281,7 @@ class Drive:
                 return
             match action:
                 case lifecycle.BuildContext():
-                    await self._build_context()
+                    await self.prepare.build()
                 case lifecycle.CallModel(after=after):
                     await self._ask_model(after)
                 case lifecycle.Settle(work=work):
@@ -312,16 +313,16 @@ class Drive:
     async def _release(self) -> None:
         await self.write(transactions.release, self.row.tenant, self.row.id, self.claim.fence, self.now())
 
-    def _next_action(self) -> lifecycle.Action:
+    def next_action(self) -> lifecycle.Action:
         if self.early:  # committed but not folded yet: it would be taken for lost
             return lifecycle.Wait()
         return lifecycle.next_action(
-            self._seen(self.state), self.served.rules, busy=self.busy, now=self.now(),
-            bounds=self._bounds, park_missing=self.runner.park_missing, changed=self.calls.changed,
+            self.seen(self.state), self.served.rules, busy=self.busy, now=self.now(),
+            bounds=self.bounds, park_missing=self.runner.park_missing, changed=self.calls.changed,
             steered=self.steered,
         )  # fmt: skip
 
-    def _seen(self, state: journal.State) -> journal.State:
+    def seen(self, state: journal.State) -> journal.State:
         """The code changed since the context was recorded: a new one must say so."""
         if state.context is not None and state.shown is not None and state.shown.definition != self.served.digest:
             return journal.without_context(state)
@@ -418,62 +419,6 @@ class Drive:
             self.absorbing = False
             self.changed.set()
 
-    # --- prepare: what the model will see -----------------------------------------------------------------------
-
-    async def _build_context(self) -> None:
-        """T2, with which the messages that wait for it join the run."""
-        steers: list[Steer] = []
-        if self.steered:
-            self.steered = False  # one that comes from here on leaves a signal, which T2 does not pass by
-            steers = await self.store.read(queries.steers, self.row.tenant, self.row.id)
-            if not steers and not isinstance(self._next_action(), lifecycle.BuildContext):
-                return  # they were cancelled
-        entries, note, joining = self.next_context(self._seen(self.state), {}, with_note=True, steers=steers)
-        definition = (self.served.digest, self.served.definition) if self.served.digest != self.row.definition else None
-        try:
-            batch = await self.write(
-                transactions.note_down, self.claim, self.now(), entries, message=note, definition=definition,
-                steers=joining, unread=False,
-            )  # fmt: skip
-        except (CancelRequested, SignalsUnread):
-            self.steered = self.steered or bool(steers)
-            self.signal()
-            return
-        if note is not None:
-            self.talk.keep(*note)
-            self._noted = True
-        for steer, ordinal in joining:
-            self.talk.keep(ordinal, steer.body)
-        self.record(batch)
-        for steer in steers:
-            self.runner.streams.notify(steer.run)
-
-    def next_context(
-        self, state: journal.State, extra: Mapping[int, str], *, with_note: bool, steers: Sequence[Steer] = ()
-    ) -> NextContext:
-        """T2 for the state, where ``extra`` holds bodies that are about to be committed with it."""
-        note = self._note(state) if with_note else None
-        told: list[list[str]] = []
-        upto = state.next_message
-        if note is not None:
-            ordinal, body, told = note
-            extra = {**extra, ordinal: body}
-            upto = max(upto, ordinal + 1)
-        joining = [(s, upto + n) for n, s in enumerate(steers)]
-        extra = {**extra, **{ordinal: s.body for s, ordinal in joining}}
-        upto += len(joining)
-        tokens, turns_out = self.talk.size(self.served.definition, extra, state.fits)
-        shown = self._show(state)._replace(turns_out=turns_out)
-        digest = self.talk.hash(shown, upto, extra)
-        changed = {} if shown == state.shown else shown._asdict()
-        built = events.ContextBuilt(
-            step=state.step + 1, hash=digest, tokens=tokens, note=note and note[0], told=told,
-            steers=[s.run for s in steers], **changed,
-        )  # fmt: skip
-        entries: list[events.Entry] = [events.StepCompleted(step=state.step)] if state.last_step_open else []
-        entries += [events.StepStarted(step=state.step + 1), built, self._model_started(state.step + 1)]
-        return NextContext(entries, note[:2] if note else None, joining)
-
     async def planned_with(self, definition: str, tool: Tool[..., Any]) -> bool:
         """Was the tool the same, as far as its arguments and its class go, in that definition of the agent?"""
         if definition not in self._definitions:
@@ -483,52 +428,21 @@ class Drive:
         now = values.encode({"parameters": tool.spec.parameters, "effect": tool.effect})
         return any(t["name"] == tool.name and now.items() <= t.items() for t in before)
 
-    def context_if_last(self, call: int, entry: events.Entry, reply: int, body: str) -> Sequence[events.Entry]:
-        """The next T2, which rides on the outcome ``entry`` of this call if that is the last of its step."""
-        if self.early or self.signalled or self.absorbing or self.steered or self.draining or self.busy - {call}:
-            return ()
-        if self.state.shown is None or self.state.shown.definition != self.served.digest:
-            return ()  # the new definition is written down with the context, in a commit of its own
-        after = journal.apply(self.state, entry)
-        action = lifecycle.next_action(after, self.served.rules, busy=set(), now=self.now(), bounds=self._bounds)
-        if not isinstance(action, lifecycle.BuildContext):
-            return ()
-        return self.next_context(after, {reply: body}, with_note=False).entries
-
-    def _note(self, state: journal.State) -> tuple[int, str, list[list[str]]] | None:
-        """What other runs of the session left behind that no turn was told yet. One note a claim: it has a limit."""
-        untold = context.still_untold(self.claimed.untold, state.told)
-        if self._noted or not untold:
-            return None
-        text, told = context.note(untold, more=self.claimed.more_untold)
-        ordinal = 0 if state.shown is None else state.next_message
-        return ordinal, messages.dumps(messages.runtime_note(text)), told
-
-    def _show(self, state: journal.State) -> journal.Shown:
-        """The clock of a run stands still while it works; after a pause it is told both times."""
-        began, zone = self.row.accepted_at - self.lag, self.row.zone
-        show = functools.partial(journal.Shown, history=self.talk.history.until, definition=self.served.digest)
-        if state.waited:
-            since = state.shown.since if state.shown is not None else None
-            return show(self.now() - self.lag, since or began, zone)
-        if state.shown is not None:
-            return show(state.shown.clock, state.shown.since, state.shown.zone)
-        return show(began, None, zone)
-
     # --- execute: the model -------------------------------------------------------------------------------------
 
     async def _ask_model(self, after: int) -> None:
         if after > self.now():
             await self.sleep(after)
             return  # a message may have come meanwhile, for this call
-        asked = self._asked
+        asked = self.asked
         if asked.provider != self.talk.provider:
-            history = await self._history(asked.provider)
+            history = await self.history(asked.provider)
             self.talk = self.talk.shown_to(asked.provider, history)
         upto, shown = self.state.next_message, self.state.shown
         assert shown is not None
         seen = self.talk.request(shown, upto)
-        tools = self.served.tools if self.talk.is_cut else self.served.whole_tools
+        is_whole = not (self.talk.is_cut or shown.view.last)
+        tools = self.served.whole_tools if is_whole else self.served.tools
         request = ModelRequest(
             messages=seen, tools=tuple(t.spec for t in tools.values()),
             run=self.row.id, step=self.state.step, attempt=self.state.attempt, load=self._load,
@@ -557,7 +471,7 @@ class Drive:
             await self._write_answer(answer, tools)
         except CancelRequested:
             said = "".join(p.text for p in answer.parts if isinstance(p, Text))
-            await self._write_cancelled(said, **self._spent(answer))
+            await self._write_cancelled(said, **self.spent(answer))
             self.signal()
 
     async def _load(self, attachment: Attachment) -> bytes:
@@ -616,7 +530,7 @@ class Drive:
         failed = events.StepFailed(
             step=self.state.step + 1, attempt=self.state.attempt, error="limit_wall", untold=True,
             message="given up: the time that the run may be worked on is over", retry_at=self.now(),
-            asked=self._asked.model.name,
+            asked=self.asked.model.name,
         )  # fmt: skip
         await self._write_failed(failed)
 
@@ -631,7 +545,7 @@ class Drive:
         failed = events.StepFailed(
             step=self.state.step + 1, attempt=attempt, error=error.kind, message=redact(str(error)),
             retry_at=None if delay is None else now + int(delay * 1e6), fallback=takes_over, untold=untold, fits=fits,
-            asked=self._asked.model.name if counted else "", input=error.input_tokens, output=error.output_tokens,
+            asked=self.asked.model.name if counted else "", input=error.input_tokens, output=error.output_tokens,
         )  # fmt: skip
         await self._write_failed(failed)
 
@@ -639,9 +553,8 @@ class Drive:
         """The request was too long: what may be sent instead, if leaving out history makes it fit. Once a run."""
         if error.kind != "context_overflow" or self.state.fits is not None or self.state.context is None:
             return None
-        fits = context.fits_after(str(error), self.state.context.tokens)
-        shorter, _ = self.talk.size(self.served.definition, {}, fits)
-        return fits if shorter <= fits else None
+        fits = sizes.fits_after(str(error), self.state.context.tokens)
+        return fits if self.prepare.can_fit(fits) else None
 
     async def _write_failed(self, failed: events.StepFailed) -> None:
         used = journal.used_with(self.state, failed)
@@ -650,9 +563,9 @@ class Drive:
             entries.append(events.ModelStarted(step=failed.step, model=self.served.models[failed.fallback].model.name))
         self.record(await self.write(transactions.note_down, self.claim, self.now(), entries, used=used))
 
-    def _spent(self, answer: Answer) -> dict[str, Any]:
+    def spent(self, answer: Answer) -> dict[str, Any]:
         """The fields of ``events.Spent``."""
-        asked = self._asked.model.name
+        asked = self.asked.model.name
         return {
             "model": answer.model, "asked": "" if asked == answer.model else asked, "input": answer.input_tokens,
             "output": answer.output_tokens, "cache_read": answer.cache_read_tokens,
@@ -671,7 +584,7 @@ class Drive:
             if parsed is not None:
                 self.calls.parsed[number + i] = parsed
         completed = events.ModelCompleted(
-            step=self.state.step + 1, message=ordinal, stop=_unusual(answer.stop), **self._spent(answer)
+            step=self.state.step + 1, message=ordinal, stop=_unusual(answer.stop), **self.spent(answer)
         )  # fmt: skip
         used = journal.used_with(self.state, completed)
         batch = await self.write(
@@ -720,11 +633,11 @@ class Drive:
         patch = self.state.patch()
         state = values.dumps(values.as_object(values.loads(self.claimed.session.state)) | patch) if patch else None
         n_messages = self.state.next_message
-        last = limits.reached(self.state, self._bounds, self.now()) is not None
+        last = limits.reached(self.state, self.bounds, self.now()) is not None
         try:
             self.ended = await self.write(
                 transactions.commit, self.claim, self.now(), reply, n_messages, state, self.state.told,
-                self.state.step, last,
+                self.state.step, last, self.prepare.leaves(),
             )  # fmt: skip
         except CancelRequested:
             self.signal()

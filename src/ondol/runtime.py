@@ -642,9 +642,11 @@ class Runtime:
         place = context_place(run, batches, step)
         described = await self._read(queries.get_definition, tenant, place.shown.definition)
         session = await self._read(queries.get_session, tenant, row.session)
-        history = await self._read(queries.read_history, session, 0, place.shown.history)
+        history = await self._read(queries.read_window, session, place.shown.start, place.shown.history)
         own = await self._run_messages(tenant, run)
-        return seen_context(run, place, described, [m.body for m in history], own, session.is_orphan)
+        told = await self._read(queries.get_carried, tenant, place.shown.carried) if place.shown.carried else ""
+        missing = session.is_orphan or told is None
+        return seen_context(run, place, described, [(m.seq, m.body) for m in history], own, missing, told or "")
 
     async def _lineage(self, row: RunRow) -> Lineage:
         origin, copies = await self._read(queries.read_lineage, row)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ondol import values
 from ondol.errors import ModelErrorKind
-from ondol.events import ModelCompleted, Spent, StepFailed
+from ondol.events import ContextCompacted, ModelCompleted, Spent, StepFailed
 
 _UNSAID = (None,) * 5  # input, output, cache_read, cache_write, reasoning
 
@@ -51,7 +51,7 @@ def _sum(one: int | None, other: int | None) -> int | None:
 
 
 def with_call(
-    used: Mapping[str, Usage], entry: ModelCompleted | StepFailed, lost: int, expected: int
+    used: Mapping[str, Usage], entry: ModelCompleted | StepFailed | ContextCompacted, lost: int, expected: int
 ) -> Mapping[str, Usage]:
     """The usage by model, with the call that this entry ended.
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import pytest
 from kit import NEXT, Conversation, Outside, holds_in_all_cases
 
-from ondol import Agent, Context, ModelRequest, RunFailed, Runtime, context, tool
+from ondol import Agent, Context, ModelRequest, RunFailed, Runtime, tool
 from ondol.providers.script import Script
+from ondol.sizes import fits_after
 from ondol.testing import Downstream, ScriptedModel, call
 
 WINDOW = 8_000  # tokens of four characters
@@ -61,8 +62,8 @@ async def test_c10_a_history_three_times_the_window_is_shown_in_part_and_the_ses
             first, second = model.of[said].requests
             assert len(overflows(model, said)) == 1
             assert sizes([second]) < sizes([first])
-            assert "requests of this conversation, and what followed on them, are not shown" in second.messages[0].text
-            assert second.messages[1].role == "user"
+            assert "requests of this conversation, and what followed on them, are not shown" in second.messages[1].text
+            assert [m.origin for m in second.messages[1:3]] == ["runtime", None]
             assert second.messages[-1].text == said
             seen = await rt.context(run.id)
             assert seen.matches
@@ -99,6 +100,6 @@ async def test_c10_what_is_too_long_by_itself_is_sent_once_and_the_next_turn_wor
 
 
 def test_c10_how_much_fits_is_taken_from_what_the_provider_says_or_guessed_with_care() -> None:
-    assert context.fits_after("This model's maximum context length is 8,192 tokens, and you sent 16384", 1000) == 400
-    assert context.fits_after("prompt is too long: 250000 tokens > 200000 maximum", 1000) == 640
-    assert context.fits_after("failed with status 400 (context_overflow): too long", 1000) == 250
+    assert fits_after("This model's maximum context length is 8,192 tokens, and you sent 16384", 1000) == 400
+    assert fits_after("prompt is too long: 250000 tokens > 200000 maximum", 1000) == 640
+    assert fits_after("failed with status 400 (context_overflow): too long", 1000) == 250

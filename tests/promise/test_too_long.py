@@ -13,7 +13,7 @@ LONG = "as I said before. " * 500
 
 
 def too_long_at_first(request: ModelRequest) -> Reply:
-    if len(request.messages) > 2:
+    if len(request.messages) > 3:
         return error("context_overflow", "the limit is 8000 tokens, and 25000 were sent")
     return "done"
 
@@ -32,7 +32,7 @@ async def test_a_crash_between_a_request_that_was_too_long_and_a_shorter_one_los
         run = await life.rt.find_run("op")
         assert await rest(run) == "completed"
         assert (await life.rt.context(run.id)).matches
-    assert len(house.asked(run)[-1].messages) == 2
+    assert len(house.asked(run)[-1].messages) == 3
 
 
 async def test_a_provider_that_finds_the_shorter_request_too_long_as_well_is_not_asked_again(house: House) -> None:

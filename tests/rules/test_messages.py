@@ -60,7 +60,7 @@ def test_bytes_that_are_no_message_are_refused():
 def test_a_call_without_a_recorded_result_gets_one_that_never_says_success():
     answer = Message("assistant", (ToolCall("c1", "mail", {}), ToolCall("c2", "read", {})))
     own = {1: messages.user("go"), 2: answer, 4: messages.tool_result("c2", "read", "found")}
-    seen = context.own_messages(own, 0, 5)
+    seen = [m for _, m in context.own_messages(own, 0, 5)]
     assert [m.role for m in seen] == ["user", "assistant", "tool", "tool"]
     made = next(p for m in seen for p in m.parts if isinstance(p, ToolResponse) and p.id == "c1")
     assert made.error

@@ -47,6 +47,8 @@ def happened(event: Event) -> str:
             said = f"run {d['host']}" + (f", it answers {d['ask']}" if d.get("ask") else "")
         case "session.committed":
             said = f"revision {d['revision']}"
+        case "context.compacted":
+            said = f"step {d['step']}, about {d['after']} tokens instead of {d['before']}"
         case "step.started" | "step.completed" | "context.built":
             said = f"step {d['step']}"
         case "step.failed":

@@ -219,7 +219,7 @@ _ALLOWED: dict[str, tuple[type, ...]] = {
     "system": (Text, UnknownPart),
     "user": (Text, Attachment, UnknownPart),
     "assistant": (Text, Reasoning, ToolCall, Attachment, UnknownPart),
-    "tool": (ToolResponse,),
+    "tool": (ToolResponse, Attachment),
 }
 
 

@@ -48,7 +48,7 @@ async def read_attachments(request: ModelRequest, takes: Set[str], model: str) -
     asked = max((i for i, m in enumerate(request.messages) if m.role == "user" and m.origin is None), default=-1)
     for i, message in enumerate(request.messages):
         for part in message.parts:
-            if not isinstance(part, Attachment) or message.role != "user" or part.digest in attached:
+            if not isinstance(part, Attachment) or message.role not in ("user", "tool") or part.digest in attached:
                 continue
             try:
                 if part.media_type not in takes and not media.is_text(part.media_type):
@@ -94,7 +94,10 @@ def to_wire(
                 sent.append(wire.ModelResponse(parts=said, provider_name=system))
         elif asked := _asked(message, attached, ids):
             if sent and isinstance(sent[-1], wire.ModelRequest):
-                sent[-1] = wire.ModelRequest(parts=[*sent[-1].parts, *asked])
+                parts = [*sent[-1].parts, *asked]
+                # Results first, all of them: providers refuse what stands between a call and its result.
+                parts.sort(key=lambda part: isinstance(part, wire.UserPromptPart))
+                sent[-1] = wire.ModelRequest(parts=parts)
             else:
                 sent.append(wire.ModelRequest(parts=asked))
     return sent

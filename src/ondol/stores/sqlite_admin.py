@@ -119,7 +119,10 @@ def _problems(connection: apsw.Connection, path: Path) -> Iterator[str]:
         yield from _run_problems(connection, RunRow(*row))
         yield from _found(RunRow(*row).checked_reply)
     for row in _rows(connection, f"SELECT {columns(SessionRow)} FROM sessions"):
-        yield from _found(SessionRow(*row).checked_state)
+        session = SessionRow(*row)
+        yield from _found(session.checked_state)
+        yield from _found(session.checked_seen)
+        yield from _found(session.checked_pins)
     for row in _rows(connection, f"SELECT {columns(AskRow)} FROM asks"):
         yield from _found(AskRow(*row).checked_decision)
 

@@ -19,6 +19,7 @@ from ondol.transactions.pieces import (
     hold,
     message_row,
     raised_revision,
+    seen_rows,
     steers_in,
 )
 from ondol.transactions.statements import Row, Statement, Tx
@@ -112,14 +113,15 @@ def note_down(
     definition: tuple[str, str] | None = None,
     used: Mapping[str, Usage] | None = None,
     steers: Sequence[tuple[Steer, int]] = (),
+    carried: tuple[str, str] | None = None,
     unread: bool = True,
 ) -> Tx[journal.Batch]:
     """T2, and a failed model attempt: entries of the holder that change nothing else.
 
     ``message`` is a note's ordinal and body, ``definition`` the digest and body of an agent that changed meanwhile,
     ``used`` what the run has used with the failed attempt. ``steers`` join the run, each as its message of that
-    ordinal; if one of them does not wait any more, or a cancel is requested, nothing is written. ``unread`` tolerates
-    unread signals.
+    ordinal; if one of them does not wait any more, or a cancel is requested, nothing is written. ``carried`` is the
+    digest and the text of what the runtime carries. ``unread`` tolerates unread signals.
     """
     holding = hold(claim, len(entries), at)
     if used is not None:
@@ -141,6 +143,10 @@ def note_down(
     if definition is not None:
         digest, body = definition
         writes.append(("definition.insert", {"tenant": claim.tenant, "digest": digest, "body": body}))
+    if carried is not None:
+        digest, body = carried
+        of_session = {"tenant": claim.tenant, "session": claim.session}
+        writes.append(("carried.insert", of_session | {"digest": digest, "body": body}))
     yield writes
     return batch
 
@@ -335,6 +341,7 @@ class Outcome(NamedTuple):
     hash: str = ""
     question: str = ""
     blob: messages.Blob | None = None  # all of a result of which the message shows a part; its bytes are kept before
+    attached: Sequence[messages.Attachment] = ()  # to the result; their bytes are kept before
 
 
 def outcome(claim: Claim, user_id: str, at: int, done: Outcome, also: Sequence[events.Entry] = ()) -> Tx[journal.Batch]:
@@ -373,7 +380,9 @@ def outcome(claim: Claim, user_id: str, at: int, done: Outcome, also: Sequence[e
         ))  # fmt: skip
     else:
         writes.append(message_row(claim.tenant, claim.run, done.reply, done.body))
-    yield [*writes, *_uses(claim, done.blob, at)]
+    for kept in (done.blob, *done.attached):
+        writes += _uses(claim, kept, at)
+    yield writes
     return batch
 
 
@@ -382,7 +391,7 @@ def _kept(blob: messages.Blob | None) -> dict[str, Any]:
     return {"blob": blob and blob.digest, "size": blob and blob.size}
 
 
-def _uses(claim: Claim, blob: messages.Blob | None, at: int) -> list[Statement]:
+def _uses(claim: Claim, blob: messages.Blob | messages.Attachment | None, at: int) -> list[Statement]:
     """Its bytes are kept by now; from here on they are not collected."""
     if blob is None:
         return []
@@ -422,10 +431,12 @@ def commit(
     told: Iterable[Sequence[str]],
     step: int,
     last: bool,
+    seen: str | None = None,
 ) -> Tx[Ended]:
     """T8, the only completion point: session revision by compare-and-swap on ``head``, messages, reply, run.
 
-    Refused while a message waits to join the run, unless this was its ``last`` step.
+    Refused while a message waits to join the run, unless this was its ``last`` step. ``seen`` is what models are shown
+    of the session from now on, where that is news.
     """
     key = {"tenant": claim.tenant, "run": claim.run}
     of_session = {"tenant": claim.tenant, "session": claim.session}
@@ -450,6 +461,8 @@ def commit(
     if state is not None:
         kept = journal.content_checksum(SessionRow.what_is_kept(claim.session), state)
         writes.append(("session.state", of_session | {"state": state, "state_sum": kept}))
+    if seen is not None:
+        writes += seen_rows(claim.tenant, claim.session, seen, base + n_messages)
     writes += _told(claim.tenant, told)
     *_, rows, following = yield [*writes, ("run.get", key), ("run.next_in_session", of_session)]
     return Ended(RunRow(*rows[0]), following[0] if following else None, batch)

@@ -140,6 +140,13 @@ def blocking(run: RunRow) -> Tx[Blocking | None]:
     return Blocking(ahead, state, tuple(AskRow(*a) for a in asks))
 
 
+def seen_rows(tenant: str, session: str, seen: str, made: int) -> list[Statement]:
+    """What models are shown of a session from now on; it has ``made`` messages."""
+    of_session = {"tenant": tenant, "session": session}
+    kept = {"seen": seen, "seen_sum": journal.content_checksum(SessionRow.what_is_seen(session), seen)}
+    return [("session.see", of_session | kept), ("compaction.insert", of_session | kept | {"made": made})]
+
+
 class Steer(NamedTuple):
     """A run that joins another one, with the stored body of its input."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ondol import events, ids, journal, messages, replay
 from ondol.errors import InvalidInput, ReplayUnsafe
@@ -164,6 +164,9 @@ def accept_fork(new: NewFork, at: int) -> Tx[Accepted]:
     )  # fmt: skip
     until = of.base if of.base is not None else shared.history
     session, place = yield from _branch(new, of, until, at)
+    told = {e.carried for e in shared.entries if isinstance(e, events.ContextBuilt) and e.carried}
+    moving = {"tenant": of.tenant, "session": session, "parent": of.session}
+    yield [("carried.copy", moving | {"digest": digest}) for digest in sorted(told)]
     bodies = {o: checked_body(of.id, o, body, total) for o, body, total in messages_of_run}
     named = {*range(1, shared.state.next_message), *(o for e in shared.state.effects for o in (e.message, e.reply))}
     named |= {e.note for e in shared.entries if isinstance(e, events.ContextBuilt) and e.note is not None}
@@ -201,10 +204,18 @@ def _branch(new: NewReplay | NewFork, of: RunRow, until: int | None, at: int) ->
     if changed:
         parent = parent._replace(state=changed[0][0], state_sum=changed[0][1])
     state = parent.checked_state()
+    (then,) = yield [("compaction.last", of_parent | {"until": until})]
+    seen: dict[str, Any] = {"seen": None, "seen_sum": None}
+    if then:
+        journal.check_content(SessionRow.what_is_seen(of.session), *then[0])
+        seen_then = then[0][0]
+        seen = {"seen": seen_then, "seen_sum": journal.content_checksum(SessionRow.what_is_seen(session), seen_then)}
+    pins = parent.checked_pins()
     yield [("session.branch", {
         "tenant": of.tenant, "session": session, "parent": of.session, "until": until, "at": at, "state": state,
         "state_sum": journal.content_checksum(SessionRow.what_is_kept(session), state),
-        "zone": new.zone or parent.zone, "owner": of.user_id or None,
+        "zone": new.zone or parent.zone, "owner": of.user_id or None, **seen, "pins": pins,
+        "pins_sum": pins and journal.content_checksum(SessionRow.what_is_pinned(session), pins),
     })]  # fmt: skip
     return session, 0
 

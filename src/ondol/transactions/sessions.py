@@ -74,7 +74,7 @@ def delete_session(
     yield from _orphan(tenant, session)
     erased = (
         "message.erase", "entry.erase", "effect.erase", "ask.erase", "run.erase", "blob.loosen_of_session",
-        "blob.used_by_session",
+        "blob.used_by_session", "compaction.erase", "carried.erase",
     )  # fmt: skip
     yield [(name, of_session) for name in erased]
     _, _, after = yield [

@@ -215,6 +215,15 @@ JOIN messages m ON m.tenant = r.tenant AND m.run = r.id AND m.ordinal >= 0
 WHERE r.tenant = :tenant AND r.session = :session AND r.base >= :since AND r.base < :until
 ORDER BY r.base, m.ordinal
 
+-- The messages from a place on that may lie within a run.
+-- name: message.window
+SELECT r.base + m.ordinal, m.run, m.ordinal, m.body, m.sum FROM runs r
+JOIN messages m ON m.tenant = r.tenant AND m.run = r.id AND m.ordinal >= 0
+WHERE r.tenant = :tenant AND r.session = :session AND r.base + m.ordinal >= :since AND r.base >= coalesce(
+  (SELECT max(base) FROM runs b WHERE b.tenant = :tenant AND b.session = :session AND b.base <= :since), 0)
+  AND r.base < :until
+ORDER BY r.base, m.ordinal
+
 -- name: message.page
 SELECT r.base + m.ordinal, m.run, m.ordinal, m.body, m.sum FROM runs r
 JOIN messages m ON m.tenant = r.tenant AND m.run = r.id AND m.ordinal >= 0
@@ -245,8 +254,9 @@ WHERE tenant = :tenant AND session = :session AND base >= :until AND state_befor
 
 -- name: session.branch
 INSERT INTO sessions (tenant, id, revision, state, state_sum, next_message, next_place, zone, created_at, updated_at, parent,
-  parent_until, user_id)
-VALUES (:tenant, :session, 0, :state, :state_sum, :until, 1, :zone, :at, :at, :parent, :until, :owner)
+  parent_until, user_id, seen, seen_sum, pins, pins_sum)
+VALUES (:tenant, :session, 0, :state, :state_sum, :until, 1, :zone, :at, :at, :parent, :until, :owner, :seen, :seen_sum,
+  :pins, :pins_sum)
 
 -- name: session.orphan
 UPDATE sessions SET parent = NULL, created_at = created_at + 1 WHERE tenant = :tenant AND parent = :session RETURNING id
@@ -291,8 +301,41 @@ RETURNING {session}
 -- name: session.state
 UPDATE sessions SET state = :state, state_sum = :state_sum WHERE tenant = :tenant AND id = :session
 
+-- name: session.see
+UPDATE sessions SET seen = :seen, seen_sum = :seen_sum WHERE tenant = :tenant AND id = :session
+
+-- name: session.pins
+UPDATE sessions SET pins = :pins, pins_sum = :pins_sum WHERE tenant = :tenant AND id = :session
+
+-- name: compaction.insert
+INSERT INTO compactions (tenant, session, made, seen, sum) VALUES (:tenant, :session, :made, :seen, :seen_sum)
+
+-- The last one that was made when the session had that many messages.
+-- name: compaction.last
+SELECT seen, sum FROM compactions WHERE tenant = :tenant AND session = :session AND made <= :until
+ORDER BY made DESC, n DESC LIMIT 1
+
+-- name: compaction.erase
+DELETE FROM compactions WHERE tenant = :tenant AND session = :session
+
+-- name: carried.insert
+INSERT INTO carried (tenant, session, digest, body) VALUES (:tenant, :session, :digest, :body)
+ON CONFLICT (tenant, session, digest) DO NOTHING
+
+-- name: carried.copy
+INSERT INTO carried (tenant, session, digest, body)
+SELECT tenant, :session, digest, body FROM carried WHERE tenant = :tenant AND session = :parent AND digest = :digest
+ON CONFLICT (tenant, session, digest) DO NOTHING
+
+-- name: carried.get
+SELECT body FROM carried WHERE tenant = :tenant AND digest = :digest LIMIT 1
+
+-- name: carried.erase
+DELETE FROM carried WHERE tenant = :tenant AND session = :session
+
 -- name: session.delete
-UPDATE sessions SET revision = revision + 1, state = '{}', state_sum = NULL, title = NULL, deleted_at = :at, updated_at = :at
+UPDATE sessions SET revision = revision + 1, state = '{}', state_sum = NULL, title = NULL, seen = NULL, seen_sum = NULL,
+  pins = NULL, pins_sum = NULL, deleted_at = :at, updated_at = :at
 WHERE tenant = :tenant AND id = :session
 
 -- name: tenant.insert
@@ -407,6 +450,10 @@ ORDER BY n LIMIT :limit
 
 -- name: ask.of_effect
 SELECT {ask} FROM asks WHERE tenant = :tenant AND run = :run AND effect = :effect AND state = 'open' AND kind = :kind
+
+-- name: ask.approvals
+SELECT {ask} FROM asks WHERE tenant = :tenant AND session = :session AND kind = 'approval' AND state IN ('decided', 'expired')
+ORDER BY n DESC LIMIT :limit
 
 -- name: ask.of_run
 SELECT {ask} FROM asks WHERE tenant = :tenant AND run = :run ORDER BY n
