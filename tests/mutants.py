@@ -740,6 +740,48 @@ MUTANTS = (
         "events.AskExpired(ask=ask.id)",
         ("tests/promise/test_questions.py",),
     ),
+    Mutant(
+        "jump: a lost attempt is not waited for longer than it could take",
+        "calls.py",
+        " if effect.began else after",
+        " if False else after",
+        ("tests/promise/test_jumps.py",),
+    ),
+    Mutant(
+        "jump: what was waited for is not waited for once more",
+        "runner.py",
+        " and after != self._rested",
+        "",
+        ("tests/promise/test_jumps.py",),
+    ),
+    Mutant(
+        "jump: the wait for the model has its limit",
+        "runner.py",
+        "self.sleep(min(after, self.now() + int(lifecycle.LONGEST_WAIT * 1e6)))",
+        "self.sleep(after)",
+        ("tests/promise/test_jumps.py",),
+    ),
+    Mutant(
+        "jump: an attempt has no more time than its tool allows",
+        "calls.py",
+        "seconds=min(timeout, deadline - self.drive.clock.now())",
+        "seconds=(deadline - self.drive.clock.now())",
+        ("tests/promise/test_jumps.py",),
+    ),
+    Mutant(
+        "jump: nothing expires right after one",
+        "worker.py",
+        "        if pause := self.jumps.pause():\n            return",
+        "        if (pause := 0):\n            return",
+        ("tests/promise/test_jumps.py",),
+    ),
+    Mutant(
+        "jump: a person may still decide right after one",
+        "transactions/deciding.py",
+        " and not paused",
+        "",
+        ("tests/promise/test_jumps.py",),
+    ),
 )
 
 

@@ -112,7 +112,8 @@ class Calls:
 
     async def _attempt(self, call: int, after: int) -> effects.Verdict | None:
         """Write down, act, write down the outcome."""
-        if after and not await self.drive.sleep(after):
+        effect = self._effect(call)
+        if after and not await self.drive.sleep(self._not_too_long(effect, after)):
             return None
         effect = self._effect(call)
         tool = self._tool(effect)
@@ -146,12 +147,17 @@ class Calls:
         ctx = self.context(tool, effect.ordinal, effect.attempt)
         # A crash from here on leaves it started without an outcome: see effects.verdict.
         ending = await dispatch(
-            tool, ctx, parsed, seconds=(deadline - self.drive.clock.now()).total_seconds(), clock=self.drive.clock,
-            token=self.drive.token, late=functools.partial(self._late, call),
+            tool, ctx, parsed, clock=self.drive.clock, token=self.drive.token,
+            seconds=min(timeout, deadline - self.drive.clock.now()).total_seconds(),  # (the clock may be set back)
+            late=functools.partial(self._late, call),
         )  # fmt: skip
         if cut and isinstance(ending, TimedOut):
             return effects.Failed(f"given up: {_OUT_OF_TIME}")
         return await self._write_outcome(effect, tool, ctx, ending)
+
+    def _not_too_long(self, effect: effects.Effect, after: int) -> int:
+        """A clock that was set back since the last attempt began makes nobody wait longer than that could take."""
+        return min(after, self.drive.now() + effect.deadline - effect.began) if effect.began else after
 
     def _timeout(self, effect: effects.Effect, tool: Tool[..., Any]) -> tuple[timedelta, bool]:
         """How long the attempt may take, and whether that is less than its tool allows.
@@ -218,7 +224,7 @@ class Calls:
         now = drive.now()
         batch = await drive.write(transactions.started, drive.claim, now, effect.ordinal, attempt, until)
         first = effect.first_started or now
-        begun = effect._replace(state="started", attempt=attempt, deadline=until, first_started=first)
+        begun = effect._replace(state="started", attempt=attempt, deadline=until, first_started=first, began=now)
         self._begun[effect.ordinal] = begun
         self.drive.record(batch)
         return begun
@@ -287,9 +293,9 @@ class Calls:
 
     async def _check(self, call: int, after: int) -> effects.Verdict | None:
         """The operator's hook looks at what really happened; until the deadline a lost attempt may still act."""
-        if after and not await self.drive.sleep(after):
-            return None
         effect = self._effect(call)
+        if after and not await self.drive.sleep(self._not_too_long(effect, after)):
+            return None
         tool = self._tool(effect)
         ctx = self.context(tool, effect.ordinal, effect.attempt)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
@@ -12,6 +13,7 @@ from ondol.errors import InvalidInput
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+JUMP = timedelta(minutes=5)  # more than any clock that is kept right is set at once; and how long one is waited out
 
 
 class Timer(Protocol):
@@ -24,6 +26,9 @@ class Clock(Protocol):
     ``now`` is an instant in UTC. ``call_later`` calls back in the running event loop when that many seconds have
     passed on *this* clock, unless the timer is cancelled before. A clock moved by hand
     (``ondol.testing.ManualClock``) makes both move together.
+
+    A clock may also have ``monotonic()``, the seconds that really passed since some instant, also while ``now`` is
+    set to another time. With it a jump is noticed (see ``Jumps``).
     """
 
     def now(self) -> datetime: ...
@@ -37,8 +42,39 @@ class SystemClock:
     def now(self) -> datetime:
         return datetime.now(UTC)
 
+    def monotonic(self) -> float:
+        return time.monotonic()
+
     def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
         return asyncio.get_running_loop().call_later(max(0.0, seconds), callback)
+
+
+class Jumps:
+    """Was the clock set, or did the machine sleep? Held against the time that really passed.
+
+    After a jump, forwards or backwards, nothing happens for a while because its time has come: a clock that is wrong is
+    put right again, and people who could not act get their chance.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._monotonic: Callable[[], float] | None = getattr(clock, "monotonic", None)
+        self._ahead, self._until = 0.0, 0.0
+        if self._monotonic is not None:
+            self._ahead, self._until = self._look(self._monotonic), self._monotonic()
+
+    def pause(self) -> float:
+        """For how many seconds nothing happens only because its time has come; 0.0 without a jump."""
+        if self._monotonic is None:
+            return 0.0
+        ahead, passed = self._look(self._monotonic), self._monotonic()
+        if abs(ahead - self._ahead) > JUMP.total_seconds():
+            self._until = passed + JUMP.total_seconds()
+        self._ahead = ahead  # what a clock gains or loses little by little is no jump
+        return max(0.0, self._until - passed)
+
+    def _look(self, monotonic: Callable[[], float]) -> float:
+        return (self._clock.now() - _EPOCH).total_seconds() - monotonic()
 
 
 async def sleep(clock: Clock, seconds: float) -> None:

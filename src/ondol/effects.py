@@ -51,6 +51,7 @@ class Effect(NamedTuple):
     attempt: int = 0
     granted: int = 0
     first_started: int = 0
+    began: int = 0  # the last start
     deadline: int = 0
     ask: str | None = None
     arguments: dict[str, object] | None = None

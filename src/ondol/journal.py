@@ -256,7 +256,7 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
             return _planned(state, planned, answered=None, next_message=reply + 1)
         case events.EffectStarted(call=call, attempt=attempt, deadline=deadline, presumed=presumed):
             first = state.effects[call].first_started or (state.restored[0] if presumed and state.restored else at)
-            begun = {"state": "started", "attempt": attempt, "deadline": deadline, "first_started": first}
+            begun = {"state": "started", "attempt": attempt, "deadline": deadline, "first_started": first, "began": at}
             return _set(state, call, **begun, doubted=False)
         case events.EffectSucceeded(call=call, patch=patch):
             state = _set(state, call, state="succeeded")

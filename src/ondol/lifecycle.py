@@ -208,7 +208,7 @@ _GOES_ON_LATER: frozenset[ModelErrorKind] = frozenset({"quota", "auth"})
 MAX_MODEL_ATTEMPTS = 4
 _BACKOFF = 0.5  # seconds before the second attempt; doubles
 _BACKOFF_LIMIT = 30.0  # seconds
-_MAX_RETRY_AFTER = 60.0  # seconds; a provider that asks for more ends the run as retryable instead
+LONGEST_WAIT = 60.0  # seconds; a provider that asks for more ends the run as retryable instead
 
 
 def retry_delay(kind: ModelErrorKind, attempt: int, retry_after: float | None, run: str) -> float | None:
@@ -220,7 +220,7 @@ def retry_delay(kind: ModelErrorKind, attempt: int, retry_after: float | None, r
     if kind not in _RETRIED or attempt >= MAX_MODEL_ATTEMPTS:
         return None
     if retry_after is not None:
-        return retry_after if retry_after <= _MAX_RETRY_AFTER else None
+        return retry_after if retry_after <= LONGEST_WAIT else None
     base = min(_BACKOFF * 2.0 ** (attempt - 1), _BACKOFF_LIMIT)
     jitter = hashlib.sha256(f"{run}|{attempt}".encode()).digest()[0] / 255
     return base * (1 + jitter / 2)

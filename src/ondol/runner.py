@@ -153,6 +153,7 @@ class Drive:
         self.guard = Guard(self)
         self.prepare = Preparation(self)
         self._definitions: dict[str, dict[str, Any]] = {}  # older ones of its agent, by digest
+        self._rested = 0  # the instant of the next attempt at the model that was waited for
         self._partial: list[str] = []
         self._group: asyncio.TaskGroup | None = None
         self.absorbing = False
@@ -431,8 +432,10 @@ class Drive:
     # --- execute: the model -------------------------------------------------------------------------------------
 
     async def _ask_model(self, after: int) -> None:
-        if after > self.now():
-            await self.sleep(after)
+        if after > self.now() and after != self._rested:
+            # A clock that is set back meanwhile makes it wait no longer, nor once more.
+            if await self.sleep(min(after, self.now() + int(lifecycle.LONGEST_WAIT * 1e6))):
+                self._rested = after
             return  # a message may have come meanwhile, for this call
         asked = self.asked
         if asked.provider != self.talk.provider:

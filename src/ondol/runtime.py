@@ -742,7 +742,8 @@ class Runtime:
         if decision.kind == "approve" and (decision.arguments is not None or self.policy is not None):
             await self._may_be_approved(ask, ask.arguments if decision.arguments is None else decision.arguments)
         now = to_micros(self.clock.now())
-        decided = await self._write(transactions.decide, ask._tenant, ask.id, decision, by, self.door, now)
+        paused = self._working.jumps.pause() > 0
+        decided = await self._write(transactions.decide, ask._tenant, ask.id, decision, by, self.door, now, paused)
         if decided.first:
             self._working.decided(decided)
         return ask_of(self, decided.ask)

@@ -18,7 +18,7 @@ from datetime import timedelta
 
 from ondol import lifecycle, queries, transactions
 from ondol.cancellation import InFlight
-from ondol.clock import Clock, Timer, to_micros
+from ondol.clock import Clock, Jumps, Timer, to_micros
 from ondol.errors import (
     AlreadyDecided,
     AskClosed,
@@ -83,6 +83,7 @@ class EmbeddedEngine:
         self._look = asyncio.Event()
         self._background: list[asyncio.Task[None]] = []
         self._expiry: Timer | None = None
+        self.jumps = Jumps(clock)
 
     async def open(self) -> None:
         with contextlib.suppress(StoreFull, StoreBusy):  # reads go on; the watch below tries again
@@ -405,6 +406,8 @@ class EmbeddedEngine:
 
     async def _expire(self, tenant: str) -> int | None:
         """Expiry is a decision that the clock makes. Returns when the next one is due."""
+        if pause := self.jumps.pause():
+            return self._now() + int(pause * 1e6)
         now = self._now()
         asks = await self.store.read(queries.expirable_asks, tenant)
         expired = False
@@ -439,7 +442,7 @@ class EmbeddedEngine:
 
     async def _keep_house(self) -> None:
         while True:
-            if self.is_driver:
+            if self.is_driver and not self.jumps.pause():
                 try:
                     await self.collect_blobs()
                 except StoreError as error:

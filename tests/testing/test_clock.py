@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from ondol.clock import Clock, sleep
+from ondol.clock import Clock, Jumps, SystemClock, sleep
 from ondol.errors import InvalidInput
 from ondol.testing import ManualClock
 
@@ -131,3 +132,57 @@ async def test_a_cancelled_wait_is_forgotten() -> None:
         await waiting
     clock.call_later(1, lambda: None)
     await clock.wait_for_timers()
+
+
+async def test_after_a_jump_no_time_has_passed_and_no_timer_fires() -> None:
+    clock, fired = ManualClock(NINE), list[str]()
+    clock.call_later(20, lambda: fired.append("20"))
+    clock.advance(5)
+    clock.jump(hours=1)
+    clock.jump(days=-1)
+    await settle()
+    assert clock.now() == NINE + timedelta(hours=1, days=-1, seconds=5)
+    assert (clock.monotonic(), fired) == (5.0, [])
+    clock.advance(15)
+    await settle()
+    assert (clock.monotonic(), fired) == (20.0, ["20"])
+
+
+@pytest.mark.parametrize("by", [timedelta(hours=1), timedelta(days=3650), timedelta(hours=-1)])
+def test_a_jump_is_waited_out(by: timedelta) -> None:
+    clock = ManualClock(NINE)
+    jumps = Jumps(clock)
+    clock.advance(days=1)  # time that passes is no jump
+    assert jumps.pause() == 0.0
+    clock.jump(by)
+    assert jumps.pause() == 300.0
+    clock.advance(minutes=4)
+    assert jumps.pause() == 60.0
+    clock.advance(minutes=1)
+    assert jumps.pause() == 0.0
+
+
+def test_a_clock_that_is_put_right_little_by_little_does_not_jump() -> None:
+    clock = ManualClock(NINE)
+    jumps = Jumps(clock)
+    for _ in range(10):
+        clock.jump(minutes=4)
+        assert jumps.pause() == 0.0
+
+
+def test_a_clock_without_a_monotonic_one_never_jumps() -> None:
+    class Old:
+        def __init__(self) -> None:
+            self.clock = ManualClock(NINE)
+            self.now, self.call_later = self.clock.now, self.clock.call_later
+
+    clock = Old()
+    jumps = Jumps(clock)
+    clock.clock.jump(days=1)
+    assert jumps.pause() == 0.0
+
+
+def test_the_system_clock_notices_its_jumps() -> None:
+    jumps = Jumps(SystemClock())
+    assert jumps.pause() == 0.0
+    assert abs(SystemClock().monotonic() - time.monotonic()) < 60

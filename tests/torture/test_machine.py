@@ -48,8 +48,8 @@ ANSWERS = ("answers", "answers", "answers", "overloaded", "connection", "auth", 
 ENDS = ("does", "does", "does", "refuses", "raises", "does and raises", "does and hangs")
 EXAMPLES = 60  # of 50 steps
 FOLDER = "/dev/shm" if Path("/dev/shm").is_dir() else None  # where there is one: a flush costs nothing there
-JUMPS = (timedelta(seconds=2), timedelta(seconds=61), timedelta(hours=2), timedelta(days=2), timedelta(days=31),
-         timedelta(hours=-1))  # fmt: skip
+PASSES = tuple(timedelta(seconds=n) for n in (2, 61, 2 * 3600, 2 * 86_400, 31 * 86_400))
+JUMPS = tuple(timedelta(hours=n) for n in (1, 24, 87_600, -1, -24))
 DECISIONS = {
     "approval": (("approve", {}), ("approve", {}), ("deny", {})),
     "question": (("answer", {"value": "blue"}),),
@@ -382,7 +382,10 @@ class World:
             gate.told.set_result(draw(ANSWERS if gate.kind == "model" else ENDS))
 
     def time_passes(self, draw: Draw) -> None:
-        self.clock.advance(draw(JUMPS))
+        if draw((True, True, False)):
+            self.clock.advance(draw(PASSES))
+        else:
+            self.clock.jump(draw(JUMPS))
 
     # --- the end ------------------------------------------------------------------------------------------------
 

@@ -55,12 +55,17 @@ class ManualClock:
             zone(time_zone)
         self.time_zone = time_zone
         self._now = _instant(start)
+        self._passed = 0.0  # seconds; what a jump skips has not passed
         self._timers: list[_Timer] = []  # those that wait, in the order in which they were made
         self._waiting: list[tuple[int, asyncio.Future[None], asyncio.AbstractEventLoop]] = []
         self._lock = threading.Lock()
 
     def now(self) -> datetime:
         return self._now
+
+    def monotonic(self) -> float:
+        """The seconds that passed: those by which it was moved forwards. What ``jump`` skips has not passed."""
+        return self._passed
 
     def call_later(self, seconds: float, callback: Callable[[], object]) -> _Timer:
         loop = asyncio.get_running_loop()
@@ -93,6 +98,15 @@ class ManualClock:
         with self._lock:
             self._move(_instant(to))
 
+    def jump(self, by: timedelta | float = 0, *, minutes: float = 0, hours: float = 0, days: float = 0) -> None:
+        """It shows another time from now on, as when the clock of a machine is set: no time passes, no timer fires."""
+        step = by if isinstance(by, timedelta) else timedelta(seconds=by)
+        step += timedelta(minutes=minutes, hours=hours, days=days)
+        with self._lock:
+            self._now += step
+            for timer in self._timers:
+                timer.due = _later(timer.due, step.total_seconds())
+
     @property
     def pending(self) -> int:
         """How many timers wait for a later time."""
@@ -121,6 +135,7 @@ class ManualClock:
     # --- with the lock held -------------------------------------------------------------------------------------
 
     def _move(self, to: datetime) -> None:
+        self._passed += max(0.0, (to - self._now).total_seconds())
         self._now = to
         due = sorted((t for t in self._timers if t.due <= to), key=lambda t: t.due)  # stable: else as they were made
         self._timers = [t for t in self._timers if t.due > to]

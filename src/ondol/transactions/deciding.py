@@ -24,8 +24,13 @@ class Decided(NamedTuple):
     next_run: tuple[str, str, int] | None = None
 
 
-def decide(tenant: str, ask_id: str, decision: Decision, by: str, door: str, at: int) -> Tx[Decided]:
-    """T7: decided once, by compare-and-swap. Wakes a waiting run; a parked one only by its own ask."""
+def decide(
+    tenant: str, ask_id: str, decision: Decision, by: str, door: str, at: int, paused: bool = False
+) -> Tx[Decided]:  # fmt: skip
+    """T7: decided once, by compare-and-swap. Wakes a waiting run; a parked one only by its own ask.
+
+    ``paused``: the clock has jumped, so that an ask whose time has come can be decided all the same.
+    """
     (rows,) = yield [("ask.get", {"tenant": tenant, "id": ask_id})]
     if not rows:
         raise NotFound(f"there is no ask {ask_id!r}: 'ondol asks' lists the open ones")
@@ -51,7 +56,7 @@ def decide(tenant: str, ask_id: str, decision: Decision, by: str, door: str, at:
         if stored.same_as(decision):
             return Decided(ask, run, wake=False, first=False)
         raise AlreadyDecided(f"ask {ask_id} was decided before: {stored.kind!r} by {ask.decided_by}")
-    if decision.kind != "expire" and ask.expires_at is not None and at >= ask.expires_at:
+    if decision.kind != "expire" and ask.expires_at is not None and at >= ask.expires_at and not paused:
         raise AlreadyDecided(f"ask {ask_id} has expired: nobody decided it in time")
     text = decision.dumps()
     (marked,) = yield [("ask.decide", {
