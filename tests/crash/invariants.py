@@ -243,6 +243,9 @@ def _messages_are_named(store: Written, run: RunRow, state: journal.State) -> No
 def _joined(batches: Iterable[journal.Batch]) -> dict[str, int]:
     """The runs that joined this one, each with the ordinal that its message has here."""
     state, found = journal.State(), dict[str, int]()
+    batches = list(batches)
+    if not any(isinstance(e, events.ContextBuilt) and e.steers for b in batches for e in b.entries):
+        return found
     for batch in batches:
         for entry in batch.entries:
             if isinstance(entry, events.ContextBuilt):
@@ -413,7 +416,8 @@ def only_started_effects_are_unknown(store: Written) -> None:
 
 def steps_are_in_order(store: Written) -> None:
     """A tool of steps does one thing after the other, and has an outcome only when all of them have one."""
-    for run in store.runs:
+    parents = {(e.run, e.parent) for e in store.effects if e.parent is not None}
+    for run in {*(run for run, _ in parents), *(e.run for e in store.effects if e.effect == "steps")}:
         state = journal.State()
         for batch in store.batches[run]:
             for entry in batch.entries:

@@ -83,7 +83,7 @@ async def test_in_the_pause_a_persons_word_still_counts_and_after_it_no_more(hou
         assert await rest(run) == "completed"
         ask = await the_ask(later)
         house.clock.advance(minutes=6)
-        with pytest.raises(AlreadyDecided, match="expired"):
+        with pytest.raises(AlreadyDecided, match="expire"):
             await ask.approve(by="lee")
     assert house.count("rush") == 1
 

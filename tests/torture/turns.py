@@ -21,6 +21,7 @@ from ondol import Agent, Runtime
 from ondol.runtime import open_store
 from ondol.store import Store
 from ondol.transactions import Tx
+from ondol.worker import EmbeddedEngine
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -141,6 +142,11 @@ class Process:
         self.turns = Turns(open_store(url), chosen, saw)
         self.store = MortalStore(self.turns)
         self.rt = Runtime(self.store, agents=agents, **options)
+
+    @property
+    def engine(self) -> EmbeddedEngine:
+        assert self.rt._engine is not None
+        return self.rt._engine
 
     @property
     def is_dead(self) -> bool:
