@@ -440,8 +440,8 @@ MUTANTS = (
     Mutant(
         "values: what could not be recorded as it was is said",
         "calls.py",
-        "patch=patch, warning=warning)",
-        "patch=patch)",
+        "patch=patch, warning=warning, ",
+        "patch=patch, ",
         ("tests/cases/test_c30_values.py",),
     ),
     Mutant(

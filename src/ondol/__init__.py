@@ -36,9 +36,11 @@ from ondol.errors import (
     TooLarge,
 )
 from ondol.events import Event
+from ondol.facts import Fact, MemoryScope
 from ondol.handles import Act, Ahead, Ask, Effect, Lineage, Run, RunResult, SeenContext, Session, SessionMessage
 from ondol.imported import ImportedRun
 from ondol.limits import Limits
+from ondol.memory import Memory
 from ondol.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, ToolResponse, UnknownPart
 from ondol.model import Answer, Delta, Model, ModelOutput, ModelRequest, ToolSpec
 from ondol.policy import Allow, AskFirst, Deny, PolicyCall, PolicyRules, Rule
@@ -56,13 +58,13 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Act", "Agent", "Ahead", "Allow", "AlreadyDecided", "Answer", "Ask", "AskClosed", "AskFirst", "Attachment", "By",
-    "CallFailed", "CannotTell", "Clock", "Context", "ContextPolicy", "Delta", "Deny", "Effect", "Event", "FileDamaged",
-    "Happened", "ImportedRun", "InvalidInput", "Limits", "Lineage", "Message", "Model", "ModelError", "ModelOutput",
-    "ModelRequest", "NotDone", "NotFound", "NotHappened", "NotOpen", "OndolError", "Opaque", "OperationExpired",
-    "OperationMismatch", "OutcomeUnknown", "Part", "PolicyCall", "PolicyDenied", "PolicyRules", "QueueFull", "ReadOnly",
-    "Reasoning", "ReplayEffect", "ReplayUnsafe", "ReplayVerdict", "RevisionConflict", "Rule", "Run", "RunCancelled",
-    "RunEnded", "RunExpired", "RunFailed", "RunResult", "RunWaiting", "Runtime", "Secret", "SeenContext", "Session",
-    "SessionBusy", "SessionMessage", "Store", "StoreBusy", "StoreCorrupt", "StoreError", "StoreFull", "StoreTooNew",
-    "SystemClock", "Text", "TooLarge", "Tool", "ToolCall", "ToolResponse", "ToolSpec", "Toolset", "UnknownPart",
-    "Usage", "UsageLine", "tool", "toolset",
+    "CallFailed", "CannotTell", "Clock", "Context", "ContextPolicy", "Delta", "Deny", "Effect", "Event", "Fact",
+    "FileDamaged", "Happened", "ImportedRun", "InvalidInput", "Limits", "Lineage", "Memory", "MemoryScope", "Message",
+    "Model", "ModelError", "ModelOutput", "ModelRequest", "NotDone", "NotFound", "NotHappened", "NotOpen", "OndolError",
+    "Opaque", "OperationExpired", "OperationMismatch", "OutcomeUnknown", "Part", "PolicyCall", "PolicyDenied",
+    "PolicyRules", "QueueFull", "ReadOnly", "Reasoning", "ReplayEffect", "ReplayUnsafe", "ReplayVerdict",
+    "RevisionConflict", "Rule", "Run", "RunCancelled", "RunEnded", "RunExpired", "RunFailed", "RunResult", "RunWaiting",
+    "Runtime", "Secret", "SeenContext", "Session", "SessionBusy", "SessionMessage", "Store", "StoreBusy",
+    "StoreCorrupt", "StoreError", "StoreFull", "StoreTooNew", "SystemClock", "Text", "TooLarge", "Tool", "ToolCall",
+    "ToolResponse", "ToolSpec", "Toolset", "UnknownPart", "Usage", "UsageLine", "tool", "toolset",
 ]  # fmt: skip

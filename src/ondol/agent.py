@@ -11,6 +11,7 @@ from ondol.budget import ContextPolicy
 from ondol.errors import InvalidInput
 from ondol.ids import checked_id
 from ondol.limits import Limits
+from ondol.memory import MEMORY_TOOLS, Memory
 from ondol.model import Model
 from ondol.outputs import READ_MORE
 from ondol.tools import Tool
@@ -25,7 +26,8 @@ class Agent:
     ``ondol.Model``, or a list of these: each takes over, for the rest of a run, when the one before it is down.
     A plain function among ``tools`` is a ``once`` tool; a function of the run's context that returns tools
     (``list[Tool]``) is a ``Toolset``. ``context`` says how large a request may be, and what is shown when it would be
-    larger.
+    larger. With a ``memory`` it has the tools ``remember``, ``recall`` and ``forget``, and each of its runs needs a
+    user.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Agent:
     tools: Sequence[Tool[..., Any] | Toolset | Finds | Callable[..., Any]] = ()
     limits: Limits = field(default_factory=Limits)
     context: ContextPolicy | None = None
+    memory: Memory | None = None
 
     def __post_init__(self) -> None:
         checked_id("the name of an agent", self.name)
@@ -58,16 +61,23 @@ class Agent:
             raise InvalidInput(f"agent {self.name!r}: context must be ContextPolicy(...), got {self.context!r}")
         if self.limits.runs is not None:
             raise InvalidInput(f"agent {self.name!r}: runs at once are a limit of the process: Runtime(limits=...)")
+        if self.memory is not None and not isinstance(self.memory, Memory):
+            raise InvalidInput(f"agent {self.name!r}: memory must be Memory(...), got {self.memory!r}")
         names = [t.name for t in made]
         twice = {n for n in names if names.count(n) > 1}
         if twice:
             raise InvalidInput(f"agent {self.name!r} has two tools named {', '.join(sorted(twice))}: rename one")
-        if READ_MORE.name in names:
-            raise InvalidInput(f"agent {self.name!r}: {READ_MORE.name} is a tool of Ondol's own: rename yours")
+        for own in (READ_MORE, *self._memory_tools):
+            if own.name in names:
+                raise InvalidInput(f"agent {self.name!r}: {own.name} is a tool of Ondol's own: rename yours")
 
     @property
     def toolset(self) -> dict[str, Tool[..., Any]]:
-        return {t.name: t for t in self.tools if isinstance(t, Tool)}
+        return {t.name: t for t in (*self.tools, *self._memory_tools) if isinstance(t, Tool)}
+
+    @property
+    def _memory_tools(self) -> tuple[Tool[..., Any], ...]:
+        return () if self.memory is None else MEMORY_TOOLS
 
     @property
     def toolsets(self) -> list[Toolset]:

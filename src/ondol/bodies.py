@@ -15,6 +15,7 @@ from ondol import values
 from ondol.agent import Agent
 from ondol.errors import CODES
 from ondol.events import Event
+from ondol.facts import Fact
 from ondol.handles import Act, Ahead, Ask, Effect, Lineage, Run, SeenContext, Session, SessionMessage
 from ondol.messages import Message, dumps
 from ondol.replay import ReplayVerdict
@@ -241,6 +242,33 @@ class EventBody(TypedDict):
 
 def event_body(event: Event) -> EventBody:
     return {"id": event.id, "type": event.type, "at": _stamp(event.at), "data": event.data}
+
+
+class FactBody(TypedDict):
+    """``run`` is the one that it comes from, ``author`` who wrote it last by hand. ``score`` and ``terms`` where it was
+    searched for."""
+
+    id: str
+    fact: Any
+    agent: str
+    user: str
+    run: str | None
+    author: str | None
+    untrusted: bool
+    created_at: str
+    updated_at: str
+    expires_at: str | None
+    score: int | None
+    terms: list[str]
+
+
+def fact_body(fact: Fact) -> FactBody:
+    return {
+        "id": fact.id, "fact": values.encode(fact.text), "agent": fact.agent, "user": fact.user, "run": fact.run,
+        "author": fact.author or None, "untrusted": fact.untrusted, "created_at": _stamp(fact.created_at),
+        "updated_at": _stamp(fact.updated_at), "expires_at": stamp(fact.expires_at), "score": fact.score or None,
+        "terms": list(fact.terms),
+    }  # fmt: skip
 
 
 class ActBody(TypedDict):

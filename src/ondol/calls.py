@@ -39,6 +39,7 @@ from ondol.errors import CancelRequested, ClaimLost, InvalidInput, NotDone, Sign
 from ondol.logs import about
 from ondol.messages import Attachment, Blob, Message, ToolCall, ToolResponse
 from ondol.questions import AnswerType, Question
+from ondol.recalling import CallMemory
 from ondol.secret import logger, redact
 from ondol.tools import Cancelled, CannotTell, Context, Happened, NotHappened, SessionState, Steps, Tool
 from ondol.toolsets import Toolset
@@ -332,7 +333,8 @@ class Calls:
         if warning:
             effect_id = ids.effect_id(self.row.id, effect.ordinal)
             log.warning("run %s: effect %s (%s) succeeded, but %s", self.row.id, effect_id, effect.tool, warning)
-        entry = events.EffectSucceeded(call=effect.ordinal, by=by, patch=patch, warning=warning)
+        changes = ctx._memory.changes if isinstance(ctx._memory, CallMemory) else []
+        entry = events.EffectSucceeded(call=effect.ordinal, by=by, patch=patch, warning=warning, memory=changes)
         shown = outputs.show(encoded, self._room(effect))
         if shown.blob is not None:
             # Before the outcome that names it. A crash between the two leaves a blob that is collected after a day.
@@ -544,6 +546,7 @@ class Calls:
             time_zone=self.row.zone, state=state,
             cancelled=Cancelled(), _now=self.drive.shown_now, _progress=progress, _steps=steps,
             _kept=functools.partial(self._kept, call),
+            _memory=None if self.drive.memory is None else CallMemory(self.drive.memory, call),
         )  # fmt: skip
 
 

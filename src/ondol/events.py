@@ -224,7 +224,9 @@ class ContextBuilt:
     out, all of ``clock``, ``since``, ``zone``, ``history`` and ``definition`` are as in the record before.
     ``tokens`` is a rough estimate of its size. History is read from the place ``start`` on; ``view`` says what of it,
     and of the own messages, is shown in what form (see ``view.View``), and ``carried`` is the digest of what is told in
-    the place of the rest. ``over``: it is larger than the agent's budget, or the model's window, and must not be sent.
+    the place of the rest. ``recalled`` are the facts of the memory that are shown, each with its id, its text, how well
+    it fits the request and by which terms, and whether it is untrusted. ``over``: it is larger than the agent's budget,
+    or the model's window, and must not be sent.
     """
 
     kind: ClassVar[str] = "context.built"
@@ -239,6 +241,7 @@ class ContextBuilt:
     start: int = 0
     view: dict[str, int] = field(default_factory=dict)
     carried: str = ""
+    recalled: list[list[Any]] = field(default_factory=list)
     over: Literal["", "budget", "window"] = ""
     note: int | None = None
     told: list[list[str]] = field(default_factory=list)
@@ -322,13 +325,15 @@ class EffectStarted:
 class EffectSucceeded:
     """``by`` says who knew: the ``tool`` itself, its ``check``, a ``person``, or that it is ``recorded`` of another
     effect; a ``stub`` was made up. ``warning`` says what of the result or of the session state could not be recorded
-    as it was."""
+    as it was. ``memory`` is what the run's commit changes of its memory: ``["remember", id, text, untrusted]`` or
+    ``["forget", id]``."""
 
     kind: ClassVar[str] = "effect.succeeded"
     call: int
     by: str = "tool"
     patch: dict[str, Any] = field(default_factory=dict)
     warning: str = ""
+    memory: list[list[Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,6 +47,11 @@ def new_operation_id(now: datetime) -> str:
     return "op_" + _sortable(now)
 
 
+def new_fact_id(now: datetime) -> str:
+    """Of a fact that a person writes; one of a run is named after the call that noted it."""
+    return "m_" + _sortable(now)
+
+
 def session_of(run: str) -> SessionId:
     """The session that is made for a run for which none was named."""
     return SessionId("s_" + run[2:])

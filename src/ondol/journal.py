@@ -47,6 +47,7 @@ class Shown(NamedTuple):
     start: int = 0
     view: View = View()
     carried: str = ""
+    recalled: tuple[tuple[Any, ...], ...] = ()  # facts of the memory
 
 
 class Recorded(NamedTuple):
@@ -91,6 +92,7 @@ class State(NamedTuple):
     questions: tuple[Question, ...] = ()  # of tools of steps, also those that were answered
     expired: str | None = None  # the ask of a question that nobody answered in time, and that has no default
     patches: Mapping[int, Mapping[str, Any]] = MappingProxyType({})  # session state, by call
+    memory: Mapping[int, list[list[Any]]] = MappingProxyType({})  # what the commit changes of it, by call
     cancel: events.RunCancelling | None = None
     gave_up: int | None = None  # the call whose unknown outcome a person gave up on
     waited: bool = False  # since the last context: the clock it showed is old
@@ -180,6 +182,12 @@ class State(NamedTuple):
                 merged |= self.patches[effect.ordinal]
         return merged
 
+    def remembered(self) -> list[list[Any]]:
+        """What the commit changes of the memory, in call order. What a fork shares is the other run's to keep."""
+        shared = 0 if self.origin is None else self.origin.at_step or 0
+        own = (call for call in sorted(self.memory) if self.effects[call].step >= shared)
+        return [change for call in own for change in self.memory[call]]
+
     def _precedes(self, effect: Effect, other: Effect) -> bool:
         if effect.step != other.step:
             return effect.step < other.step
@@ -205,7 +213,7 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
             if clock is not None:
                 shown = Shown(
                     clock, entry.since, entry.zone, entry.history, entry.definition, entry.start, View(**entry.view),
-                    entry.carried,
+                    entry.carried, tuple(tuple(r) for r in entry.recalled),
                 )  # fmt: skip
                 if state.candidate and state.shown is not None and shown.definition != state.shown.definition:
                     state = state._replace(candidate=0, attempt=1)  # the list may be another one
@@ -260,6 +268,8 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
             return _set(state, call, **begun, doubted=False)
         case events.EffectSucceeded(call=call, patch=patch):
             state = _set(state, call, state="succeeded")
+            if entry.memory:
+                state = state._replace(memory={**state.memory, call: entry.memory})
             return state._replace(patches={**state.patches, call: patch}) if patch else state
         case events.RunOrigin(pool=pool, steers=steers):
             recorded = tuple(Recorded(*r) for r in pool)

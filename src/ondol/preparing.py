@@ -55,6 +55,7 @@ class Preparation:
         self.drive = drive
         self._noted = False
         self._facts: Sequence[str] = ()
+        self._recalled: tuple[tuple[Any, ...], ...] | None = None  # for the next context; None: as in the last one
         self._made: tuple[tuple[int, int], Made] | None = None  # the last summary by a model, and what of
 
     async def open(self) -> None:
@@ -77,6 +78,7 @@ class Preparation:
             steers = await drive.store.read(queries.steers, drive.row.tenant, drive.row.id)
             if not steers and not isinstance(drive.next_action(), lifecycle.BuildContext):
                 return  # they were cancelled
+        await self._recall(steers)
         state = drive.seen(drive.state)
         note = self._note(state)
         joining, extra, upto = _added(state, note, steers)
@@ -155,6 +157,17 @@ class Preparation:
             entries.append(compaction)
         return [*entries, built, drive.model_started(step)]
 
+    async def _recall(self, steers: Sequence[Steer]) -> None:
+        """Look into the memory for what a request is about, once for each."""
+        drive = self.drive
+        if drive.memory is not None and (steers or drive.state.shown is None):
+            asked = [drive.talk.messages[1], *(messages.loads(s.body) for s in steers)]
+            self._recalled = await drive.memory.shown("\n".join(m.text for m in asked))
+
+    def _shown_facts(self, state: journal.State) -> tuple[tuple[Any, ...], ...]:
+        before = () if state.shown is None else state.shown.recalled
+        return before if self._recalled is None else self._recalled
+
     def _note(self, state: journal.State) -> _Note | None:
         """What other runs of the session left behind that no turn was told yet. One note a claim: it has a limit."""
         untold = context.still_untold(self.drive.claimed.untold, state.told)
@@ -169,8 +182,9 @@ class Preparation:
         drive, history = self.drive, self.drive.talk.history
         began, zone = drive.row.accepted_at - drive.lag, drive.row.zone
         show = functools.partial(
-            journal.Shown, history=history.until, definition=drive.served.digest, start=history.start
-        )
+            journal.Shown, history=history.until, definition=drive.served.digest, start=history.start,
+            recalled=self._shown_facts(state),
+        )  # fmt: skip
         if state.waited:
             since = state.shown.since if state.shown is not None else None
             return show(drive.now() - drive.lag, since or began, zone)
@@ -222,6 +236,8 @@ class Preparation:
 
     def _fixed(self, block: str) -> int:
         beside = 0 if self.drive.served.agent.context is None else _BESIDE
+        recalled = self._shown_facts(self.drive.state)
+        beside += sizes.weight_of_text(context.recalled_text(recalled)) if recalled else 0
         return sizes.weight_of_text(self.drive.served.definition) + sizes.weight_of_text(block) + beside
 
     def _limit(self, state: journal.State) -> int | None:
@@ -330,7 +346,7 @@ def digest_of(block: str) -> str:
 
 
 def _recorded(shown: journal.Shown) -> dict[str, Any]:
-    return {**shown._asdict(), "view": shown.view.dumps()}
+    return {**shown._asdict(), "view": shown.view.dumps(), "recalled": [list(r) for r in shown.recalled]}
 
 
 def _added(

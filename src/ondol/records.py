@@ -223,6 +223,34 @@ class TokenRow(NamedTuple):
     revoked_at: int | None
 
 
+class FactRow(NamedTuple):
+    tenant: str
+    space: int
+    doc: int
+    id: str
+    agent: str
+    user_id: str
+    body: str
+    sum: int
+    hash: str
+    untrusted: int
+    run: str | None
+    author: str
+    created_at: int
+    updated_at: int
+    expires_at: int | None
+
+    @staticmethod
+    def what_is_remembered(fact: str) -> str:
+        return f"the fact {fact}"
+
+    def checked_text(self) -> str:
+        """Raises StoreCorrupt if it is not what was written."""
+        journal.check_content(self.what_is_remembered(self.id), self.body, self.sum)
+        text: str = values.decode(values.loads(self.body))
+        return text
+
+
 def columns(row: type[Any], prefix: str = "") -> str:
     """The columns of the row's class for a SELECT, each with the prefix in front."""
     return ", ".join(prefix + name for name in row._fields)

@@ -57,6 +57,7 @@ from ondol.messages import Attachment, Blob, Text, ToolCall
 from ondol.model import Answer, Delta, Model, ModelRequest
 from ondol.policy import Policy
 from ondol.preparing import Preparation
+from ondol.recalling import RunMemory
 from ondol.records import RunRow
 from ondol.secret import logger, redact
 from ondol.store import Store
@@ -149,6 +150,8 @@ class Drive:
         self.changed = asyncio.Event()
         self.early: dict[int, journal.Batch] = {}  # committed, but an earlier batch is not folded yet
         self._folded = asyncio.Event()
+        memory = served.agent.memory
+        self.memory = None if memory is None else RunMemory(self, memory)
         self.calls = Calls(self)
         self.guard = Guard(self)
         self.prepare = Preparation(self)
@@ -640,7 +643,7 @@ class Drive:
         try:
             self.ended = await self.write(
                 transactions.commit, self.claim, self.now(), reply, n_messages, state, self.state.told,
-                self.state.step, last, self.prepare.leaves(),
+                self.state.step, last, self.prepare.leaves(), None if self.memory is None else self.memory.changes(),
             )  # fmt: skip
         except CancelRequested:
             self.signal()

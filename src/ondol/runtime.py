@@ -49,6 +49,7 @@ from ondol.agent import Agent
 from ondol.clock import Clock, SystemClock, from_micros, to_micros
 from ondol.errors import InvalidInput, NotFound, NotOpen, PolicyDenied, TooLarge
 from ondol.events import Event
+from ondol.facts import Facts
 from ondol.handles import (
     AT_REST,
     Act,
@@ -182,6 +183,7 @@ class Runtime:
         if missing_tool not in get_args(MissingTool):
             raise InvalidInput(f"missing_tool={missing_tool!r} is unknown: say {' or '.join(get_args(MissingTool))}")
         self.deps, self._door, self.missing_tool = deps, door, missing_tool
+        self.memory = Facts(self)
         self._streams = Streams()
         self._models: list[Model] = []
         self._served: dict[str, Served] = {}
@@ -374,6 +376,8 @@ class Runtime:
                 checked_id(kind, value)
         if time_zone is not None:
             clocks.zone(time_zone)
+        if served.agent.memory is not None and user is None:
+            raise InvalidInput(f"agent {name!r} has a memory, which belongs to a user: name one (user=..., --user)")
         limits = served.bounds.limits
         await asyncio.to_thread(_check_attachments, attachments, limits) if attachments else None
         now = self.clock.now()

@@ -11,7 +11,19 @@ import typing
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    cast,
+    overload,
+)
 
 from ondol import effects, schemas, values
 from ondol.errors import InvalidInput, NotDone
@@ -96,6 +108,31 @@ class Steps(Protocol):
         ...
 
 
+class Remembered(NamedTuple):
+    """A fact as an agent is told it. ``untrusted``: it comes from a run that saw content from outside."""
+
+    id: str
+    text: str
+    since: datetime
+    untrusted: bool
+
+
+class Remembers(Protocol):
+    """What stands behind the tools of a memory: that of the run's own tenant, agent and user, and of nobody else."""
+
+    async def recall(self, query: str, limit: int) -> Sequence[Remembered]:
+        """The facts that fit best, the best first."""
+        ...
+
+    def remember(self, fact: str) -> str:
+        """Returns the id that the fact will have. It is kept by the run's commit, and by nothing else."""
+        ...
+
+    async def forget(self, fact: str) -> bool:
+        """Is there such a fact? It is removed by the run's commit."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context(Generic[Deps]):
     """What a tool may know about the call it serves.
@@ -119,6 +156,7 @@ class Context(Generic[Deps]):
     _progress: Callable[[float | None, str], None] = field(repr=False)
     _kept: Callable[[str], Awaitable[tuple[str, int]]] = field(repr=False)  # see ``outputs``
     _steps: Steps | None = field(default=None, repr=False)
+    _memory: Remembers | None = field(default=None, repr=False)
 
     def now(self) -> datetime:
         """The current instant, in UTC."""

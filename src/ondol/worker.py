@@ -445,11 +445,18 @@ class EmbeddedEngine:
             if self.is_driver and not self.jumps.pause():
                 try:
                     await self.collect_blobs()
+                    await self.drop_expired_facts()
                 except StoreError as error:
                     log.warning("%s", error)
                 except Exception:  # a file that cannot be removed, say: the next time it is tried again
                     log.exception("collecting unused blobs failed")
             await asyncio.sleep(_HOUSEKEEPING)
+
+    async def drop_expired_facts(self) -> None:
+        """Retention of memories. What is over is not found any more, whether or not it was removed yet."""
+        for tenant in await self.store.read(queries.tenants):
+            while await self.store.write(transactions.drop_expired_facts, tenant, self._now()):
+                pass
 
     async def collect_blobs(self) -> int:
         """Remove uploads that no run came to use within a day. References are looked at again as they go."""

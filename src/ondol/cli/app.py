@@ -23,6 +23,7 @@ from ondol.cli import (
     effects,
     explain,
     init,
+    memory,
     replays,
     runfiles,
     runs,
@@ -56,6 +57,7 @@ _ORDER = (
     "sessions",
     "context",
     "audit",
+    "memory",
     "usage",
     "tokens",
     "db",
@@ -106,6 +108,7 @@ app.add_typer(asks.app, name="asks")
 app.add_typer(effects.app, name="effects")
 app.add_typer(sessions.app, name="sessions")
 context.add_to(app)
+app.add_typer(memory.app, name="memory")
 audit.add_to(app)
 usage.add_to(app)
 doctor.add_to(app)

@@ -45,6 +45,19 @@ from ondol.transactions.ending import (
 )
 from ondol.transactions.housekeeping import drop_import, drop_unused_blobs, keep_blob, keep_import, set_meta
 from ondol.transactions.pieces import Blocking, Claim, Steer, blocking, checked_body, run_row, steers_in
+from ondol.transactions.remembering import (
+    Changes,
+    NewFact,
+    Scope,
+    Space,
+    change_memory,
+    drop_expired_facts,
+    edit_fact,
+    erase_memory,
+    remember,
+    remember_by_hand,
+    remove_fact,
+)
 from ondol.transactions.replaying import NewFork, NewReplay, accept_fork, accept_replay, read_family
 from ondol.transactions.sessions import delete_session, write_session
 from ondol.transactions.signals import CLOCK, CONFIRMED, DECISIONS, Absorbed, Decision, absorb
@@ -63,6 +76,7 @@ __all__ = [
     "AskedAgain",
     "Blocking",
     "Cancelled",
+    "Changes",
     "Claim",
     "Claimed",
     "Decided",
@@ -71,6 +85,7 @@ __all__ = [
     "Ended",
     "Given",
     "IfBusy",
+    "NewFact",
     "NewFork",
     "NewReplay",
     "NewRun",
@@ -78,6 +93,8 @@ __all__ = [
     "PlannedCall",
     "Questioning",
     "Row",
+    "Scope",
+    "Space",
     "Statement",
     "Steer",
     "Tx",
@@ -89,14 +106,18 @@ __all__ = [
     "ask_again",
     "blocking",
     "cancel",
+    "change_memory",
     "checked_body",
     "claim",
     "commit",
     "decide",
     "delete_session",
+    "drop_expired_facts",
     "drop_import",
     "drop_unused_blobs",
+    "edit_fact",
     "end",
+    "erase_memory",
     "expired",
     "keep_blob",
     "keep_import",
@@ -111,6 +132,9 @@ __all__ = [
     "read_family",
     "recover",
     "release",
+    "remember",
+    "remember_by_hand",
+    "remove_fact",
     "resume",
     "revoke_token",
     "run_row",

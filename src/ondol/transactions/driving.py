@@ -22,6 +22,7 @@ from ondol.transactions.pieces import (
     seen_rows,
     steers_in,
 )
+from ondol.transactions.remembering import Changes, change_memory
 from ondol.transactions.statements import Row, Statement, Tx
 from ondol.usage import Usage
 
@@ -432,8 +433,9 @@ def commit(
     step: int,
     last: bool,
     seen: str | None = None,
+    memory: Changes | None = None,
 ) -> Tx[Ended]:
-    """T8, the only completion point: session revision by compare-and-swap on ``head``, messages, reply, run.
+    """T8, the only completion point: session revision by compare-and-swap on ``head``, messages, reply, run, memory.
 
     Refused while a message waits to join the run, unless this was its ``last`` step. ``seen`` is what models are shown
     of the session from now on, where that is news.
@@ -464,6 +466,8 @@ def commit(
     if seen is not None:
         writes += seen_rows(claim.tenant, claim.session, seen, base + n_messages)
     writes += _told(claim.tenant, told)
+    if memory is not None:
+        yield from change_memory(memory, claim.run, at)
     *_, rows, following = yield [*writes, ("run.get", key), ("run.next_in_session", of_session)]
     return Ended(RunRow(*rows[0]), following[0] if following else None, batch)
 

@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from ondol.records import AskRow, EffectRow, RunRow, SessionRow, TokenRow, columns
+from ondol.records import AskRow, EffectRow, FactRow, RunRow, SessionRow, TokenRow, columns
 
 Row: TypeAlias = tuple[Any, ...]
 Statement: TypeAlias = tuple[str, Mapping[str, Any]]
@@ -19,7 +19,9 @@ Tx: TypeAlias = Generator[list[Statement], list[list[Row]], T]
 def read_statements(file: Path) -> dict[str, str]:
     """The statements of a file, by name, with each choice of their conditions."""
     text = file.read_text("utf-8")
-    rows = {"run": RunRow, "session": SessionRow, "effect": EffectRow, "ask": AskRow, "token": TokenRow}
+    rows = {
+        "run": RunRow, "session": SessionRow, "effect": EffectRow, "ask": AskRow, "token": TokenRow, "fact": FactRow,
+    }  # fmt: skip
     for name, row in rows.items():
         text = text.replace("{" + name + "}", columns(row)).replace("{e." + name + "}", columns(row, "e."))
     parts = re.split(r"^-- name: (\S+)\n", text, flags=re.M)[1:]

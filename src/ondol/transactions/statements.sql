@@ -552,3 +552,85 @@ SELECT run, body FROM imports WHERE tenant = :tenant ORDER BY at DESC LIMIT :lim
 
 -- name: import.drop
 DELETE FROM imports WHERE tenant = :tenant AND run = :run RETURNING run
+
+-- A place for so many more texts: the space's number, and the number of the first of them.
+-- name: space.take
+INSERT INTO search_spaces (tenant, kind, agent, user_id, name, docs, next_doc)
+VALUES (:tenant, :kind, :agent, :user_id, :name, :docs, :docs)
+ON CONFLICT (tenant, kind, agent, user_id, name) DO UPDATE SET docs = search_spaces.docs + excluded.docs,
+  next_doc = search_spaces.next_doc + excluded.next_doc
+RETURNING n, next_doc - :docs
+
+-- name: space.shrink
+UPDATE search_spaces SET docs = docs - :docs
+WHERE tenant = :tenant AND kind = :kind AND agent = :agent AND user_id = :user_id AND name = :name
+
+-- name: space.get
+SELECT n, docs, indexed FROM search_spaces
+WHERE tenant = :tenant AND kind = :kind AND agent = :agent AND user_id = :user_id AND name = :name
+
+-- name: space.list
+SELECT agent, user_id, name, docs FROM search_spaces WHERE tenant = :tenant AND kind = :kind AND docs > 0
+ORDER BY agent, user_id, name LIMIT :limit
+
+-- name: posting.insert
+INSERT INTO postings (tenant, space, term, doc, weight) VALUES (:tenant, :space, :term, :doc, :weight)
+
+-- name: posting.delete
+DELETE FROM postings WHERE tenant = :tenant AND space = :space AND term = :term AND doc = :doc
+
+-- How many texts hold a term, or one that begins with it, counted up to :most.
+-- name: posting.count
+SELECT count(*) FROM (SELECT 1 FROM postings WHERE tenant = :tenant AND space = :space
+  [term: AND term = :term] [low: AND term >= :low AND term < :high] LIMIT :most) counted
+
+-- name: posting.of_term
+SELECT doc, weight FROM postings WHERE tenant = :tenant AND space = :space
+  [term: AND term = :term] [low: AND term >= :low AND term < :high] ORDER BY term, doc LIMIT :most
+
+-- The newest texts that hold a term, and others with it.
+-- name: posting.together
+SELECT newest.doc FROM (SELECT doc FROM postings WHERE tenant = :tenant AND space = :space AND term = :term
+  ORDER BY doc DESC LIMIT :window) newest
+WHERE 1 = 1
+  [second: AND EXISTS (SELECT 1 FROM postings b WHERE b.tenant = :tenant AND b.space = :space AND b.term = :second AND b.doc = newest.doc)]
+  [third: AND EXISTS (SELECT 1 FROM postings c WHERE c.tenant = :tenant AND c.space = :space AND c.term = :third AND c.doc = newest.doc)]
+ORDER BY newest.doc DESC LIMIT :most
+
+-- A fact is found within its scope alone, whatever else is known of it.
+-- name: fact.at
+SELECT {fact} FROM facts WHERE tenant = :tenant AND space = :space AND doc = :doc AND agent = :agent
+  AND user_id = :user_id AND (expires_at IS NULL OR expires_at > :now)
+
+-- name: fact.get
+SELECT {fact} FROM facts WHERE tenant = :tenant AND id = :id AND agent = :agent AND user_id = :user_id
+  AND (expires_at IS NULL OR expires_at > :now)
+
+-- name: fact.same
+SELECT {fact} FROM facts WHERE tenant = :tenant AND agent = :agent AND user_id = :user_id AND hash = :hash
+
+-- name: fact.list
+SELECT {fact} FROM facts WHERE tenant = :tenant AND space = :space AND agent = :agent AND user_id = :user_id
+  AND (expires_at IS NULL OR expires_at > :now) [before: AND doc < :before]
+ORDER BY doc DESC LIMIT :limit
+
+-- name: fact.insert
+INSERT INTO facts (tenant, space, doc, id, agent, user_id, body, sum, hash, untrusted, run, author, created_at, updated_at,
+  expires_at)
+VALUES (:tenant, :space, :doc, :id, :agent, :user_id, :body, :sum, :hash, :untrusted, :run, :author, :at, :at, :expires_at)
+
+-- Said again. What was once said by somebody who saw nothing from outside is trusted.
+-- name: fact.renew
+UPDATE facts SET updated_at = :at, expires_at = :expires_at, untrusted = untrusted * :untrusted
+WHERE tenant = :tenant AND space = :space AND doc = :doc
+
+-- name: fact.edit
+UPDATE facts SET body = :body, sum = :sum, hash = :hash, untrusted = 0, author = :author, updated_at = :at
+WHERE tenant = :tenant AND space = :space AND doc = :doc
+
+-- name: fact.delete
+DELETE FROM facts WHERE tenant = :tenant AND space = :space AND doc = :doc AND agent = :agent AND user_id = :user_id
+
+-- name: fact.expired
+SELECT {fact} FROM facts WHERE tenant = :tenant AND expires_at IS NOT NULL AND expires_at <= :now
+ORDER BY expires_at LIMIT :limit

@@ -1,0 +1,119 @@
+"""How are the texts found that fit a query?
+
+Functions of the same form as those of ``queries``. The rarest terms name the candidates, frequent ones only where
+several stand together; the candidates are read and ranked. So the time that a search takes has a bound, however many
+texts there are: see ``ranking``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ondol import ranking, terms
+from ondol.ranking import Held, Hit
+from ondol.records import FactRow
+from ondol.terms import Asked
+from ondol.transactions import Row, Scope, Space, Statement, Tx, with_conditions
+
+_HIGHEST = "\U0010ffff"
+
+
+class Candidates(NamedTuple):
+    """Texts of a space that may fit, and what each term of the query counts there. ``space`` is its number."""
+
+    space: int
+    texts: Sequence[int]
+    rare: Mapping[Asked, int]
+
+
+class FoundFact(NamedTuple):
+    """A fact, and how it fits the query."""
+
+    fact: FactRow
+    text: str
+    hit: Hit
+
+
+def find_facts(scope: Scope, query: str, now: int, limit: int) -> Tx[list[FoundFact]]:
+    """The facts of a scope that fit a query best, the best first."""
+    found = yield from candidates(scope.space, query)
+    if found is None:
+        return []
+    at = scope.key | {"space": found.space, "now": now}
+    rows = yield [("fact.at", at | {"doc": doc}) for doc in found.texts]
+    facts = {doc: FactRow(*row[0]) for doc, row in zip(found.texts, rows, strict=True) if row}
+    texts = {doc: fact.checked_text() for doc, fact in facts.items()}
+    hits = ranking.ranked(query, found.rare, texts, limit)
+    return [FoundFact(facts[h.text], texts[h.text], h) for h in hits]
+
+
+def list_facts(scope: Scope, now: int, limit: int, before: str | None = None) -> Tx[list[FactRow]]:
+    """The facts of a scope, the newest first; ``before`` is the last one seen."""
+    (spaces,) = yield [("space.get", scope.space.key)]
+    if not spaces:
+        return []
+    place = None
+    if before is not None:
+        (rows,) = yield [("fact.get", scope.key | {"id": before, "now": now})]
+        place = FactRow(*rows[0]).doc if rows else None
+    always = scope.key | {"space": spaces[0][0], "now": now, "limit": limit}
+    (rows,) = yield [with_conditions("fact.list", always, {"before": place})]
+    return [FactRow(*row) for row in rows]
+
+
+def get_fact(scope: Scope, fact: str, now: int) -> Tx[FactRow | None]:
+    (rows,) = yield [("fact.get", scope.key | {"id": fact, "now": now})]
+    return FactRow(*rows[0]) if rows else None
+
+
+def list_spaces(tenant: str, kind: str, limit: int) -> Tx[list[Row]]:
+    """Which spaces of a kind hold anything: agent, user, name, number of texts. Nothing of what they hold."""
+    (rows,) = yield [("space.list", {"tenant": tenant, "kind": kind, "limit": limit})]
+    return rows
+
+
+def candidates(space: Space, query: str) -> Tx[Candidates | None]:
+    """None where nothing can fit: the space is empty, or no text holds any of the terms."""
+    asked = terms.asked(query)
+    (spaces,) = yield [("space.get", space.key)]
+    if not asked or not spaces:
+        return None
+    number, texts, _ = spaces[0]
+    key = {"tenant": space.tenant, "space": number}
+    found = yield [_of_term("posting.count", key, term, ranking.COUNTED_TO) for term in asked]
+    counts = [Held(term, rows[0][0]) for term, rows in zip(asked, found, strict=True)]
+    rare = ranking.rarities(counts, texts)
+    chosen = yield from _chosen(key, counts, rare)
+    return Candidates(number, chosen, rare) if chosen else None
+
+
+def _chosen(key: Mapping[str, Any], counts: Sequence[Held], rare: Mapping[Asked, int]) -> Tx[list[int]]:
+    """The texts that are worth reading: those with rare terms, then those with several frequent ones at once."""
+    whole = ranking.read_whole(counts)
+    scores: dict[int, int] = {}
+    lists = yield [_of_term("posting.of_term", key, term, ranking.TELLING) for term in whole]
+    for term, rows in zip(whole, lists, strict=True):
+        for doc, weight in rows:
+            scores[doc] = scores.get(doc, 0) + rare[term] * weight
+    chosen = dict.fromkeys(ranking.best(scores, ranking.LOOKED_AT // 2))
+    for together in ranking.looked_for_together(counts):
+        if len(chosen) >= ranking.LOOKED_AT:
+            break
+        (rows,) = yield [_together(key, together)]
+        chosen |= dict.fromkeys(doc for (doc,) in rows)
+    if not chosen and (wide := [h for h in counts if h.texts and h.term.begins]):  # one frequent syllable
+        (rows,) = yield [_of_term("posting.of_term", key, wide[0].term, ranking.LOOKED_AT)]
+        chosen = dict.fromkeys(doc for doc, _ in rows)
+    return list(chosen | dict.fromkeys(ranking.best(scores)))[: ranking.LOOKED_AT]
+
+
+def _of_term(name: str, key: Mapping[str, Any], term: Asked, most: int) -> Statement:
+    wanted = {"low": term.text, "high": term.text + _HIGHEST} if term.begins else {"term": term.text}
+    return with_conditions(name, {**key, "most": most}, wanted)
+
+
+def _together(key: Mapping[str, Any], together: Sequence[Asked]) -> Statement:
+    first, *others = (term.text for term in together)
+    always = {**key, "term": first, "window": ranking.WINDOW, "most": ranking.LOOKED_AT // 2}
+    return with_conditions("posting.together", always, dict(zip(("second", "third"), others, strict=False)))
