@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -28,11 +27,6 @@ class Who(NamedTuple):
 
 EVERYBODY = [Who(*who) for who in itertools.product(("t1", "t2"), ("x", "y"), ("a", "b"))]
 SESSION = "same"  # of all of them
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/ondol.db"
 
 
 AGENTS = {name: rememberer(name) for name in ("x", "y")}
@@ -70,6 +64,7 @@ async def shown_to(rt: Runtime, who: Who) -> dict[str, str]:
     }
 
 
+@pytest.mark.both_stores
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_each_sees_its_own_fact_and_no_other_by_any_way(db: str, restarted: bool) -> None:
     async with runtime(db) as rt:
@@ -88,6 +83,7 @@ async def check(rt: Runtime) -> None:
             assert foreign(who, text) == [], (who, way)
 
 
+@pytest.mark.both_stores
 async def test_no_id_opens_a_fact_of_another_scope(db: str) -> None:
     async with runtime(db) as rt:
         await remember_all(rt)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from rememberer import rememberer, system
 
@@ -30,20 +28,14 @@ NOISE = (
 )
 
 
-@pytest.mark.parametrize("query", FINDS)
-async def test_each_query_finds_its_fact(tmp_path: Path, query: str) -> None:
-    async with Runtime(f"sqlite:///{tmp_path}/ondol.db") as rt:
-        for fact in (*FACTS, *NOISE):
-            await rt.memory.add(fact, agent="friend", user="kim", by="kim")
-        found = await rt.memory.search(query, agent="friend", user="kim")
-    assert found[0].text == FACTS[FINDS[query]]
-
-
-@pytest.mark.parametrize("query", [q for q in FINDS if len(q) > 1])
-async def test_automatic_recall_finds_it_too(tmp_path: Path, query: str) -> None:
+@pytest.mark.both_stores
+async def test_each_query_finds_its_fact_and_automatic_recall_does_too(db: str) -> None:
     friend = rememberer()
-    async with Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[friend]) as rt:
+    async with Runtime(db, agents=[friend]) as rt:
         for fact in (*FACTS, *NOISE):
             await rt.memory.add(fact, agent=friend, user="kim", by="kim")
-        await rt.run(friend, query, user="kim")
-    assert FACTS[FINDS[query]] in system(friend)
+        for query, fact in FINDS.items():
+            found = await rt.memory.search(query, agent=friend, user="kim")
+            assert found[0].text == FACTS[fact], query
+            await rt.run(friend, query, user="kim")
+            assert FACTS[fact] in system(friend), query

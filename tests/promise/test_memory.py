@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import apsw
+import psycopg
 import pytest
 from rememberer import rememberer, requests, system
 
@@ -19,11 +19,6 @@ from ondol.stores import sqlite
 from ondol.testing import ManualClock, ScriptedModel, call
 
 KIM = {"agent": "friend", "user": "kim"}
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/ondol.db"
 
 
 @asynccontextmanager
@@ -36,6 +31,7 @@ async def remembered(rt: Runtime, **scope: Any) -> list[str]:
     return [f.text for f in await rt.memory.ls(**(KIM | scope))]
 
 
+@pytest.mark.both_stores
 async def test_what_a_turn_remembers_is_recalled_in_another_session_after_a_restart(db: str) -> None:
     friend = rememberer()
     async with runtime(db, friend) as rt:
@@ -132,6 +128,7 @@ async def test_forgetting_is_committed_too(db: str) -> None:
         assert "there is no fact" in (await rt.run(friend, f"forget {fact.id}", user="kim")).text
 
 
+@pytest.mark.both_stores
 async def test_the_same_fact_is_kept_once_whatever_its_case_and_spaces(db: str) -> None:
     friend = rememberer()
     async with runtime(db, friend) as rt:
@@ -141,6 +138,7 @@ async def test_the_same_fact_is_kept_once_whatever_its_case_and_spaces(db: str) 
         assert [s.facts for s in await rt.memory.scopes()] == [1]
 
 
+@pytest.mark.both_stores
 async def test_a_fact_expires_and_is_removed_unless_it_is_said_again(db: str) -> None:
     clock = ManualClock("2026-01-01T00:00:00Z")
     friend = rememberer(memory=Memory(keep=timedelta(days=90)))
@@ -158,12 +156,20 @@ async def test_a_fact_expires_and_is_removed_unless_it_is_said_again(db: str) ->
 
 
 def rows_of_memory(db: str) -> bytes:
-    connection = apsw.Connection(db.removeprefix("sqlite:///"))
-    rows = [*connection.execute("SELECT body FROM facts"), *connection.execute("SELECT term FROM postings")]
-    connection.close()
-    return "\n".join(r[0] for r in rows).encode()
+    """All texts in which words of facts stand."""
+    queries = ("SELECT body FROM facts", "SELECT term FROM postings")
+    if db.startswith("postgresql"):
+        with psycopg.connect(db.partition("?")[0]) as server:
+            server.execute("SET search_path = ondol")
+            rows = [row for query in queries for row in server.execute(query)]  # type: ignore[arg-type]
+    else:
+        file = apsw.Connection(db.removeprefix("sqlite:///"))
+        rows = [row for query in queries for row in file.execute(query)]
+        file.close()
+    return "\n".join(str(row[0]) for row in rows).encode()
 
 
+@pytest.mark.both_stores
 async def test_a_person_corrects_and_erases_and_the_audit_says_who(db: str) -> None:
     async with runtime(db) as rt:
         fact = await rt.memory.add("likes tea", **KIM, by="kim")
@@ -231,6 +237,7 @@ async def test_what_is_no_fact_is_not_remembered_and_the_model_is_told(db: str, 
         assert await remembered(rt) == []
 
 
+@pytest.mark.both_stores
 async def test_a_text_with_nul_is_remembered_as_it_is(db: str) -> None:
     async with runtime(db) as rt:
         await rt.memory.add("tea\0pot", **KIM)
