@@ -10,7 +10,7 @@ from typing import Any
 
 from crash import invariants
 from crash.lives import Death, Life
-from crash.scenarios import AGAIN, FIRST, NEXT, SCENARIOS, SESSION, World, WorldInside, take_up
+from crash.scenarios import AGAIN, FIRST, NAMED, NEXT, SESSION, World, WorldInside, take_up
 from ondol.testing import Downstream, EffectLine, FaultPlan, ManualClock
 from ondol.testing.faults import When
 
@@ -23,7 +23,7 @@ async def ledger(downstream: Downstream | WorldInside, world: World) -> list[Eff
 
 async def dies_again(file: Path, world: World, name: str, k: int, when: When) -> bool:
     """Take it up in a process that dies at its own ``k``-th write; returns whether it made as many."""
-    scenario, death = SCENARIOS[name], Death()
+    scenario, death = NAMED[name], Death()
     plan, clock = FaultPlan().at_write(k, when, death), ManualClock(datetime.now(UTC) + LATER)
     async with Life(file, scenario.agent(world), plan=plan, death=death, clock=clock, deps=world) as life:
         if not life.is_dead:
@@ -52,7 +52,7 @@ async def is_taken_up(
 
     ``before`` is what the file held; without it that is read first.
     """
-    scenario = SCENARIOS[name]
+    scenario = NAMED[name]
     before = before or invariants.written(file)
     then = await ledger(downstream, world)
     asked_then = len(world.events("model"))

@@ -1,7 +1,8 @@
 """The process that is killed.
 
 It imports all it needs, and then forks a child for each order that it reads: a child does what the client of a
-scenario does, and dies by SIGKILL where the order's plan of faults says. An order is one line of JSON, and so is the
+scenario does, or takes that up some time ``later``, and dies by SIGKILL where the order's plan of faults says, or
+``inside`` a commit: from that point on before the nth change of a file. An order is one line of JSON, and so is the
 answer: the child's process id at once, and its exit code as ``subprocess`` gives it when it has ended.
 """
 
@@ -10,26 +11,77 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
 import traceback
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from crash.scenarios import SCENARIOS, World, first_life, second_life
+import apsw
+
+from crash.scenarios import NAMED, World, first_life, second_life, take_up
 from ondol import Runtime
+from ondol.clock import Clock
 from ondol.stores.sqlite import SqliteStore
-from ondol.testing import FaultPlan, FaultyStore
+from ondol.testing import FaultPlan, FaultyStore, ManualClock
+
+
+class KillingDisk(apsw.VFS):
+    """SQLite's own files; once told to, it kills this process before the ``nth`` change of one of them."""
+
+    def __init__(self, nth: int) -> None:
+        super().__init__("killing-disk", "unix", makedefault=True)
+        self.left, self.counting = nth, False
+
+    def hit(self) -> None:
+        self.counting = True
+
+    async def ahit(self) -> None:
+        self.hit()
+
+    def change(self) -> None:
+        self.left -= self.counting
+        if self.counting and self.left <= 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:
+        return _File(self, name, flags)
+
+
+class _File(apsw.VFSFile):
+    def __init__(self, disk: KillingDisk, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
+        self.disk = disk
+        read_only = flags[0] & apsw.SQLITE_OPEN_READONLY  # see faulty_disk
+        given = [flags[0] & ~apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_READWRITE, 0] if read_only else flags
+        super().__init__("unix", name, given)
+        flags[1] = flags[1] or flags[0]
+
+    def xWrite(self, data: bytes, offset: int) -> None:
+        self.disk.change()
+        super().xWrite(data, offset)
+
+    def xSync(self, flags: int) -> None:
+        self.disk.change()
+        super().xSync(flags)
 
 
 async def live(order: dict[str, Any]) -> None:
-    scenario = SCENARIOS[order["scenario"]]
-    world = World(order["url"], order["case"], Path(order["log"]))
+    scenario = NAMED[order["scenario"]]
     plan = FaultPlan.from_json(order["plan"])
+    world = World(order["url"], order["case"], Path(order["log"]), plan)
+    if order["inside"]:
+        point, nth = order["inside"]
+        plan.at(point, fault=KillingDisk(nth))
 
-    def runtime() -> Runtime:
+    def runtime(clock: Clock | None = None) -> Runtime:
         store = FaultyStore(SqliteStore(order["file"]), plan)
-        return Runtime(store, agents=[scenario.agent(world)], deps=world)
+        return Runtime(store, agents=[scenario.agent(world)], deps=world, clock=clock)
 
+    if order["later"]:
+        async with runtime(ManualClock(datetime.now(UTC) + timedelta(seconds=order["later"]))) as rt:
+            await take_up(rt, world, scenario)
+        return
     async with runtime() as rt:
         await first_life(rt, world, scenario)
     if scenario.asks:

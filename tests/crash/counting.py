@@ -68,18 +68,23 @@ class Place:
         return FaultPlan().at(self.write, when=self.when, nth=self.nth, fault=fault)
 
 
-def every_write(*whens: When) -> list[object]:
-    """Scenario and place, as parameters with a name that says so.
+@functools.cache
+def every_place(*whens: When) -> list[tuple[str, Place]]:
+    """Of each scenario, each write that it makes, before and after it.
 
     Housekeeping comes when it comes: left out. So is what precedes a replay or a fork: others die at that.
     """
-    cases = []
+    places = []
     for name, plan in counted().items():
         seen: Counter[str] = Counter()
         for k, write in enumerate((n for n in plan.writes if n != "drop_unused_blobs"), 1):
             seen[write] += 1
             if SCENARIOS[name].again and not (seen["accept_replay"] or seen["accept_fork"]):
                 continue
-            for when in whens or ("before", "after"):
-                cases.append(pytest.param(name, Place(k, write, seen[write], when), id=f"{name}-{k:02}-{write}-{when}"))
-    return cases
+            places += [(name, Place(k, write, seen[write], when)) for when in whens or ("before", "after")]
+    return places
+
+
+def every_write(*whens: When) -> list[object]:
+    """The same as parameters, with a name that says so."""
+    return [pytest.param(name, at, id=f"{name}-{at.k:02}-{at.write}-{at.when}") for name, at in every_place(*whens)]

@@ -36,7 +36,7 @@ from ondol import (
 )
 from ondol.errors import RunEnded, RunWaiting
 from ondol.providers.script import Reply
-from ondol.testing import EffectLine, ScriptedModel, call, error
+from ondol.testing import EffectLine, FaultPlan, FaultyModel, ScriptedModel, call, error, fault_point
 from ondol.testing.downstream import find, record
 
 SESSION = "s"
@@ -48,17 +48,23 @@ AGAIN = "op-4"  # the replay, or the fork, of the first one
 
 @dataclass(frozen=True)
 class World:
-    """All that is not the process. ``case`` tells its lines in the ledger from those of others."""
+    """All that is not the process. ``case`` tells its lines in the ledger from those of others.
+
+    A process that has a ``plan`` of faults passes its points ``tool`` and ``model`` too.
+    """
 
     url: str
     case: str
     log: Path
+    plan: FaultPlan = field(default_factory=FaultPlan, compare=False)
     in_tool: asyncio.Event = field(default_factory=asyncio.Event, compare=False)
     go_on: asyncio.Event = field(default_factory=asyncio.Event, compare=False)
 
     def happens(self, ctx: Context[Any], tool: str, arguments: Mapping[str, Any]) -> str:
         """Have an effect. It blocks the event loop, so that no write of the store comes between sending and answer."""
+        fault_point(self.plan, "tool.before")
         record(self.url, ctx.idempotency_key, tool, {"case": self.case, **arguments})
+        fault_point(self.plan, "tool.after")
         return f"{tool} done"
 
     def has_seen(self, key: str) -> bool:
@@ -209,7 +215,25 @@ async def inquiry(ctx: Context[World], order: str) -> str:
     return await ctx.call(mail, to=await ctx.ask("To whom?"))
 
 
-TOOLS = (look, refund, flaky, report, mail, letter, wire, slow, parcel, errand, visit, survey, inquiry)
+@tool(effect="steps")
+async def permitted(ctx: Context[World], what: str) -> str:
+    """Do something if a person says so."""
+    if not await ctx.ask("May I?", schema=bool):
+        return "not done"
+    match what:
+        case "look":
+            return await ctx.call(look, order="1")
+        case "refund":
+            return await ctx.call(refund, order="1")
+        case "mail":
+            return await ctx.call(mail, to="kim")
+        case "letter":
+            return await ctx.call(letter, to="kim")
+        case _:
+            return "nothing to do"
+
+
+TOOLS = (look, refund, flaky, report, mail, letter, wire, slow, parcel, errand, visit, survey, inquiry, permitted)
 
 
 # --- the model --------------------------------------------------------------------------------------------------
@@ -230,7 +254,8 @@ class Watched:
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelOutput]:
         told = [m.text for m in request.messages if m.origin == "runtime"]
         self.world.note(event="model", run=request.run, step=request.step, attempt=request.attempt, notes=told)
-        async with aclosing(cast(Any, self.model.stream(request))) as outputs:
+        faulty = FaultyModel(self.model, self.world.plan)
+        async with aclosing(cast(Any, faulty.stream(request))) as outputs:
             async for output in outputs:
                 yield output
 
@@ -356,6 +381,16 @@ _ALL = (
     Scenario(name="forked", answers=([call("letter", to="kim")], [call("refund", order="1")], "done"), again="fork"),
 )
 SCENARIOS: Mapping[str, Scenario] = {s.name: s for s in _ALL}
+
+KINDS = {
+    "no_tool": "nothing", "read": "look", "idempotent": "refund", "once_with_check": "mail",
+    "once_without_check": "letter",
+}  # fmt: skip
+_PERMITTED = (
+    Scenario(name=f"{name}_after_a_question", answers=([call("permitted", what=what)], "done"), asks=True)
+    for name, what in KINDS.items()
+)
+NAMED: Mapping[str, Scenario] = {**SCENARIOS, **{s.name: s for s in _PERMITTED}}  # and those that only few look for
 
 
 # --- the client -------------------------------------------------------------------------------------------------
