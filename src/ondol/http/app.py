@@ -28,7 +28,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ondol import errors
 from ondol.errors import InvalidInput, Malformed, NotFound, OndolError
-from ondol.http import routes_asks, routes_rest, routes_runs, routes_sessions
+from ondol.http import console, routes_asks, routes_rest, routes_runs, routes_sessions
 from ondol.http.drain import Drain
 from ondol.http.guard import Admission, Guard
 from ondol.http.metrics import Metrics
@@ -94,6 +94,7 @@ def _api(service: Service, drain: Drain, metrics: Metrics) -> FastAPI:
                    routes_asks.routes(service), routes_rest.routes(service)):  # fmt: skip
         api.include_router(router, prefix=PREFIX)
     api.include_router(routes_rest.watching_over(service, drain, metrics))
+    api.include_router(console.pages(service, drain))
     _add_errors(api)
     described: dict[str, Any] = {}
 

@@ -273,7 +273,7 @@ async def _from_form(request: Request) -> Sent:
     try:
         for name, value in form.multi_items():
             if isinstance(value, UploadFile):
-                files.append(File(_base_name(value.filename), await value.read(), _media_type(value.content_type)))
+                files.append(File(base_name(value.filename), await value.read(), media_type(value.content_type)))
             elif name in fields:
                 raise InvalidInput(f"the field {name!r} is there twice: send it once")
             else:
@@ -312,17 +312,17 @@ def _file(given: AttachmentIn) -> File:
         data = base64.b64decode(given.data, validate=True)
     except (binascii.Error, ValueError) as error:
         raise InvalidInput(f"attachment {given.name!r}: its data is no base64 ({error})") from error
-    return File(_base_name(given.name), data, _media_type(given.media_type))
+    return File(base_name(given.name), data, media_type(given.media_type))
 
 
-def _media_type(given: str | None) -> str | None:
+def media_type(given: str | None) -> str | None:
     """As the sender has it; what is no media type, or says nothing, is for us to find out."""
     plain = (given or "").partition(";")[0].strip().lower()
     return plain if _MEDIA_TYPE.fullmatch(plain) and plain != "application/octet-stream" else None
 
 
-def _base_name(given: str | None) -> str:
-    """A name without folders and without what no name may hold."""
+def base_name(given: str | None) -> str:
+    """A file's name without folders and without what no name may hold."""
     name = re.split(r"[/\\]", given or "")[-1]
     return "".join(c for c in name if c.isprintable())[-200:].strip() or "attachment"
 

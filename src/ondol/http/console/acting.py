@@ -1,0 +1,214 @@
+"""What can a person do? The forms. Each does one thing through the ``Service`` and then shows a page.
+
+A form that starts something carries a key that was made with its page: pressed twice, it is one run. What is decided
+carries the hash of what was shown.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.datastructures import FormData, UploadFile
+from starlette.responses import Response
+
+from ondol.errors import InvalidInput, OndolError, Unauthenticated
+from ondol.handles import Ask
+from ondol.http.console.looking import show_ask, show_effect
+from ondol.http.console.looks import Looks
+from ondol.http.problems import status_of
+from ondol.http.requests import base_name, caller_in, media_type
+from ondol.http.service import Word
+from ondol.runtime import File
+
+_MOST_FILES = 20
+
+
+def add_to(router: APIRouter, looks: Looks) -> None:
+    _add_session(router, looks)
+    _add_run(router, looks)
+    _add_decisions(router, looks)
+
+
+def _add_session(router: APIRouter, looks: Looks) -> None:
+    service = looks.service
+
+    @router.post("/session/send")
+    async def send(request: Request) -> Response:
+        """Start a run, in a session or in one of its own. It goes on whoever watches."""
+        caller, form = caller_in(request), await _form(request)
+        agent, text, session = _text(form, "agent"), _text(form, "text"), _text(form, "session").strip()
+        files = [
+            File(base_name(f.filename), await f.read(), media_type(f.content_type))
+            for f in form.getlist("files")
+            if isinstance(f, UploadFile) and f.filename
+        ]
+        await form.close()
+        if not text.strip() and not files:
+            raise InvalidInput("there is nothing to send: write something first")
+        busy = _text(form, "if_busy") or "queue"
+        if busy not in ("queue", "interrupt", "steer", "reject"):
+            raise InvalidInput(f"if_busy {busy!r} is none of queue, interrupt, steer, reject")
+        key = _key(form, "send", agent, session, text, *(hashlib.sha256(f.data).hexdigest() for f in files))
+        run = await service.start(
+            caller, agent, text, session=session or None, operation_id=key, attachments=files,
+            if_busy=busy,  # type: ignore[arg-type]
+        )  # fmt: skip
+        return looks.to(request, "/session", id=run.session)
+
+    @router.post("/session/erase")
+    async def erase(request: Request) -> Response:
+        caller, form = caller_in(request), await _form(request)
+        revision = _text(form, "revision")
+        if not revision.isdecimal() or len(revision) > 18:
+            raise InvalidInput("the form does not say which revision was looked at: load the page again")
+        if _text(form, "sure") != "yes":
+            raise InvalidInput("nothing was erased: tick the box that says so, it cannot be taken back")
+        await service.delete_session(
+            caller, _text(form, "session"), expected_revision=int(revision), cancel=_text(form, "cancel") == "yes"
+        )
+        return looks.to(request, "/sessions")
+
+
+def _add_run(router: APIRouter, looks: Looks) -> None:
+    service = looks.service
+
+    @router.post("/runs/{run}/cancel")
+    async def cancel(request: Request, run: str) -> Response:
+        caller, form = caller_in(request), await _form(request)
+        await service.cancel(caller, run, by=_by(form), reason=_text(form, "reason"))
+        return looks.back(request, form.get("next"), "/runs/{}", run)
+
+    @router.post("/runs/{run}/resume")
+    async def resume(request: Request, run: str) -> Response:
+        caller, form = caller_in(request), await _form(request)
+        await service.resume(caller, run)
+        return looks.back(request, form.get("next"), "/runs/{}", run)
+
+    @router.post("/runs/{run}/replay")
+    async def replay(request: Request, run: str) -> Response:
+        caller, form = caller_in(request), await _form(request)
+        why = _text(form, "why").strip()
+        made = await service.replay(
+            caller, run, by=_by(form), why=why or None, operation_id=_key(form, "replay", run, why)
+        )
+        return looks.to(request, "/runs/{}", made.id)
+
+    @router.post("/runs/{run}/fork")
+    async def fork(request: Request, run: str) -> Response:
+        caller, form = caller_in(request), await _form(request)
+        at, effects = _text(form, "at_step"), _text(form, "effects") or "reuse"
+        if not at.isdecimal() or not 0 < int(at[:10]) < 10**9:
+            raise InvalidInput(f"{at!r} is no step: steps are counted from 1")
+        if effects not in ("reuse", "stub", "run"):
+            raise InvalidInput(f"effects {effects!r} is none of reuse, stub, run")
+        made = await service.fork(
+            caller, run, at_step=int(at), effects=effects,  # type: ignore[arg-type]
+            operation_id=_key(form, "fork", run, at, effects),
+        )  # fmt: skip
+        return looks.to(request, "/runs/{}", made.id)
+
+
+def _add_decisions(router: APIRouter, looks: Looks) -> None:
+    service = looks.service
+
+    @router.post("/asks/{ask}")
+    async def decide(request: Request, ask: str) -> Response:
+        """Decide an ask. What is not taken is told on its page, with what was typed."""
+        caller, form = caller_in(request), await _form(request)
+        try:
+            word = _word(form, await service.ask(caller, ask))
+            await service.decide(caller, ask, word, seen=_text(form, "seen") or None)
+        except Unauthenticated:
+            raise
+        except OndolError as error:
+            now = await service.ask(caller, ask)
+            typed = _text(form, "arguments") or _text(form, "value")
+            return await show_ask(looks, request, caller, now, error=error, status=status_of(error), typed=typed)
+        return looks.back(request, form.get("next"), "/asks/{}", ask)
+
+    @router.post("/effects/{effect}/resolve")
+    async def resolve(request: Request, effect: str) -> Response:
+        caller, form = caller_in(request), await _form(request)
+        await service.effect(caller, effect)
+        try:
+            result = _text(form, "result")
+            kind = _text(form, "outcome")
+            word = Word(
+                kind=kind, evidence=_text(form, "evidence"), by=_by(form),
+                result=_json_or_text(result) if result.strip() and kind == "happened" else None,
+            )  # fmt: skip
+            if kind not in ("happened", "not_happened", "give_up"):
+                raise InvalidInput("say what you saw: it happened, it did not, or nobody can tell")
+            if kind != "give_up" and not word.evidence.strip():
+                raise InvalidInput("say where you looked and what you saw: that is the evidence")
+            await service.resolve(caller, effect, word)
+        except Unauthenticated:
+            raise
+        except OndolError as error:
+            now = await service.effect(caller, effect)
+            typed = _text(form, "evidence")
+            return await show_effect(looks, request, caller, now, error=error, status=status_of(error), typed=typed)
+        return looks.back(request, form.get("next"), "/effects/{}", effect)
+
+
+def _word(form: FormData, ask: Ask) -> Word:
+    """What the form says about the ask. Raises InvalidInput."""
+    kind, by, reason = _text(form, "decision"), _by(form), _text(form, "reason")
+    match kind:
+        case "approve":
+            return Word(kind=kind, by=by)
+        case "replace":
+            return Word(kind="approve", arguments=_object(_text(form, "arguments")), by=by)
+        case "answer":
+            return Word(kind=kind, value=_answer(_text(form, "value"), ask.schema or {}), reason=reason, by=by)
+        case "deny" | "resume" | "fail":
+            return Word(kind=kind, reason=reason, by=by)
+        case _:
+            raise InvalidInput("the form says nothing that this ask understands: load the page again")
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"the arguments are no JSON ({error}): nothing was decided") from error
+    if not isinstance(given, dict):
+        raise InvalidInput("the arguments must be a JSON object with all of them: nothing was decided")
+    return given
+
+
+def _answer(text: str, schema: dict[str, Any]) -> Any:
+    """What was typed, as the question wants it: a text as it is, anything else as JSON."""
+    return text if schema.get("type") == "string" else _json_or_text(text)
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+async def _form(request: Request) -> FormData:
+    return await request.form(max_files=_MOST_FILES, max_fields=50, max_part_size=8_000_000)
+
+
+def _text(form: FormData, name: str) -> str:
+    """A field; as browsers send line ends, so they are not in what is kept."""
+    value = form.get(name)
+    return value.replace("\r\n", "\n") if isinstance(value, str) else ""
+
+
+def _by(form: FormData) -> str | None:
+    return _text(form, "by").strip() or None
+
+
+def _key(form: FormData, *said: str) -> str:
+    """The operation id: of the page that the form came from and of what it says. A page that is gone back to and sent
+    with other words is another operation."""
+    page = _text(form, "key")[:64] or secrets.token_hex(8)
+    return f"console:{page}:{hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]}"

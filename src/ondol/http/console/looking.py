@@ -1,0 +1,351 @@
+"""What is there to look at? The pages; none of them changes anything."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any, get_args
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from ondol import checkup, clock, usage
+from ondol.bodies import event_body, run_body
+from ondol.errors import Forbidden, InvalidInput, NotFound
+from ondol.handles import ENDED, Ask, Effect, Run
+from ondol.http.callers import Caller
+from ondol.http.console import chat, share
+from ondol.http.console.looks import Looks
+from ondol.http.console.timeline import timeline
+from ondol.http.requests import caller_in
+from ondol.spending import UsageBy, UsageLine
+
+_PER_PAGE = 50
+_TURNS = 20  # of a conversation, on one page
+_EVENTS = 300  # of a run, on one page
+_LATELY = timedelta(days=7)  # a failure older than that needs nobody any more
+RUN_STATES = ("queued", "running", "waiting", "parked", "completed", "failed", "cancelled", "expired", "joined")
+EFFECT_STATES = (
+    "planned", "asked", "approved", "started", "succeeded", "failed", "unknown", "denied", "abandoned", "expired",
+)  # fmt: skip
+
+
+def add_to(router: APIRouter, looks: Looks) -> None:
+    _add_lists(router, looks)
+    _add_run(router, looks)
+    _add_session(router, looks)
+    _add_asks(router, looks)
+    _add_rest(router, looks)
+
+
+def _add_lists(router: APIRouter, looks: Looks) -> None:
+    service = looks.service
+
+    @router.get("/")
+    async def home(request: Request) -> Response:
+        """What needs a person, and what happened lately."""
+        caller = caller_in(request)
+        now = service.rt.clock.now()
+        asks, failed, recent = await asyncio.gather(
+            service.asks(caller, limit=50), service.runs(caller, state="failed", limit=8),
+            service.runs(caller, limit=8),
+        )  # fmt: skip
+        today = await _today(looks, caller)
+        unknown = [a for a in asks if a.kind == "unknown_effect"]
+        stopped = [a for a in asks if a.kind in ("parked", "definition_changed")]
+        return await looks.page(
+            request, "home.html", caller=caller, recent=recent.items,
+            asks=[a for a in asks if a not in unknown and a not in stopped], unknown=unknown, stopped=stopped,
+            failed=[r for r in failed.items if r.ended_at is None or r.ended_at > now - _LATELY],
+            today=today, today_tokens=0 if today is None else _counted(today), agents=service.agents(caller),
+        )  # fmt: skip
+
+    @router.get("/runs")
+    async def runs(
+        request: Request, state: str = "", agent: str = "", session: str = "", user: str = "", q: str = "",
+        before: str | None = None,
+    ) -> Response:  # fmt: skip
+        caller = caller_in(request)
+        if state and state not in RUN_STATES:
+            raise InvalidInput(f"state {state!r} is none of {', '.join(RUN_STATES)}")
+        wanted = {"state": state, "agent": agent, "session": session, "user": user, "q": q}
+        given = {name: value for name, value in wanted.items() if value}
+        found = await service.runs(
+            caller, session=session or None, user=user or None, state=state or None, agent=agent or None,
+            text=q or None, before=before, limit=_PER_PAGE,
+        )  # fmt: skip
+        return await looks.page(
+            request, "runs.html", caller=caller, found=found, wanted=wanted, given=given, states=RUN_STATES,
+            agents=service.agents(caller), first=before is None,
+        )  # fmt: skip
+
+    @router.get("/sessions")
+    async def sessions(request: Request, after: str | None = None) -> Response:
+        caller = caller_in(request)
+        found = await service.sessions(caller, after=after, limit=_PER_PAGE)
+        return await looks.page(
+            request, "sessions.html", caller=caller, found=found, agents=service.agents(caller), first=after is None
+        )
+
+    @router.get("/effects")
+    async def effects(request: Request, state: str = "", session: str = "") -> Response:
+        caller = caller_in(request)
+        if state and state not in EFFECT_STATES:
+            raise InvalidInput(f"state {state!r} is none of {', '.join(EFFECT_STATES)}")
+        found = await service.effects(caller, session=session or None, state=state or None, limit=200)
+        zones = await _zones(looks, caller, {e.run for e in found})
+        return await looks.page(
+            request, "effects.html", caller=caller, found=found, state=state, session=session, states=EFFECT_STATES,
+            zones=zones,
+        )  # fmt: skip
+
+
+def _add_run(router: APIRouter, looks: Looks) -> None:
+    service = looks.service
+
+    @router.get("/runs/{run}")
+    async def run_page(request: Request, run: str) -> Response:
+        caller = caller_in(request)
+        found = await service.run(caller, run)
+        events = await chat.recorded(service.rt, found)
+        rows = timeline(events, service.rt.clock.now())
+        effects = {e.id: e for e in await service.effects(caller, run=run)}
+        messages = await found.messages()
+        return await looks.page(
+            request, "run.html", tab="timeline", rows=rows, effects=effects, messages=messages,
+            last=events[-1].id if events else None, decided=_decided(await found.asks(None)),
+            **await _about(looks, caller, found),
+        )  # fmt: skip
+
+    @router.get("/runs/{run}/context")
+    async def context(request: Request, run: str, step: int | None = None) -> Response:
+        caller = caller_in(request)
+        found = await service.run(caller, run)
+        events = await chat.recorded(service.rt, found)
+        steps = sorted({e.data["step"] for e in events if e.type == "context.built"})
+        try:
+            seen = await service.context(caller, run, step)
+        except NotFound:
+            if steps and step is not None:
+                raise
+            seen = None
+        parts = share.shares(seen) if seen is not None else []
+        compacted = [e for e in events if e.type == "context.compacted" and seen and e.data["step"] <= seen.step]
+        return await looks.page(
+            request, "context.html", tab="context", seen=seen, steps=steps, parts=parts,
+            shown_tokens=share.total(parts), compacted=compacted, **await _about(looks, caller, found),
+        )  # fmt: skip
+
+    @router.get("/runs/{run}/effects")
+    async def effects_of(request: Request, run: str) -> Response:
+        caller = caller_in(request)
+        found = await service.run(caller, run)
+        effects = await service.effects(caller, run=run)
+        return await looks.page(
+            request, "run_effects.html", tab="effects", effects=effects, zones={run: found.time_zone},
+            **await _about(looks, caller, found),
+        )  # fmt: skip
+
+    @router.get("/runs/{run}/lineage")
+    async def lineage(request: Request, run: str) -> Response:
+        caller = caller_in(request)
+        found = await service.run(caller, run)
+        line = await found.lineage()
+        joined = None if found.host is None else await service.run(caller, found.host)
+        return await looks.page(
+            request, "lineage.html", tab="lineage", origin=_seen(caller, [line.origin]),
+            replays=_seen(caller, line.replays), forks=_seen(caller, line.forks), host=joined,
+            **await _about(looks, caller, found),
+        )  # fmt: skip
+
+    @router.get("/runs/{run}/raw")
+    async def raw(request: Request, run: str, after: int = 0) -> Response:
+        caller = caller_in(request)
+        found = await service.run(caller, run)
+        events = (await chat.recorded(service.rt, found))[max(0, after) :]
+        return await looks.page(
+            request, "raw.html", tab="raw", body=run_body(found), events=[event_body(e) for e in events[:_EVENTS]],
+            next=after + _EVENTS if len(events) > _EVENTS else None, **await _about(looks, caller, found),
+        )  # fmt: skip
+
+    @router.get("/runs/{run}/replay")
+    async def replay(request: Request, run: str) -> Response:
+        """The verdict comes before the button."""
+        caller = caller_in(request)
+        found = await service.run(caller, run)
+        verdict = await service.verdict(caller, run)
+        return await looks.page(
+            request, "replay.html", tab="replay", verdict=verdict, **await _about(looks, caller, found)
+        )
+
+
+async def _about(looks: Looks, caller: Caller, run: Run) -> dict[str, Any]:
+    """What every page of a run shows."""
+    service = looks.service
+    session = None
+    with contextlib.suppress(NotFound):  # it was erased
+        session = await service.session(caller, run.session)
+    cost, currency, unpriced = _cost(looks, run)
+    await run.refresh()
+    waits = await service.rt.waits_for_driver(run) if run.status == "queued" else None
+    return {
+        "caller": caller, "run": run, "session": session, "cost": cost, "currency": currency, "unpriced": unpriced,
+        "total": usage.total(run.usage), "asks": await service.asks(caller, run=run.id), "waits_for_driver": waits,
+        "over": run.status in ENDED,
+    }  # fmt: skip
+
+
+def _cost(looks: Looks, run: Run) -> tuple[Decimal | None, str, list[str]]:
+    prices = looks.service.rt._read_prices(looks.service.rt.prices)
+    unpriced = prices.unpriced(run.usage)
+    known = bool(prices.by_model) and (len(unpriced) < len(run.usage) or not run.usage)
+    return (prices.cost(run.usage) if known else None), prices.currency, unpriced
+
+
+def _seen(caller: Caller, runs: Sequence[Run | None]) -> list[Run]:
+    return [run for run in runs if run is not None and caller.sees(run.user)]
+
+
+def _decided(asks: Sequence[Ask]) -> dict[str, Ask]:
+    return {ask.id: ask for ask in asks}
+
+
+def _add_session(router: APIRouter, looks: Looks) -> None:
+    service = looks.service
+
+    @router.get("/session")
+    async def session_page(request: Request, id: str, before: str | None = None) -> Response:
+        """A session as a conversation. Its id may hold anything, so it stands in the query."""
+        caller = caller_in(request)
+        session = await service.session(caller, id)
+        found = await service.runs(caller, session=id, before=before, limit=_TURNS)
+        known = (await service.runs(caller, session=id, limit=200)).items if before is None else []
+        open_asks = await service.asks(caller, session=id, limit=200)
+        turns = await chat.turns(service.rt, reversed(found.items), open_asks)
+        agents = service.agents(caller)
+        last = found.items[0].agent if found.items else ""
+        return await looks.page(
+            request, "session.html", caller=caller, session=session, turns=turns, older=found.next, agents=agents,
+            agent=last if last in {a.name for a in agents} else "", first=before is None, place=chat.place(known),
+            busy=[r for r in known if r.status not in ENDED],
+        )  # fmt: skip
+
+
+def _add_asks(router: APIRouter, looks: Looks) -> None:
+    service = looks.service
+
+    @router.get("/asks")
+    async def asks(request: Request, state: str = "open") -> Response:
+        caller = caller_in(request)
+        states = ("open", "decided", "expired", "closed", "all")
+        if state not in states:
+            raise InvalidInput(f"state {state!r} is none of {', '.join(states)}")
+        wanted = None if state == "all" else state
+        found = await service.asks(caller, state=wanted, limit=100 if state == "open" else 1000)
+        if state != "open":
+            found = found[::-1][:100]
+        zones = await _zones(looks, caller, {a.run for a in found})
+        return await looks.page(
+            request, "asks.html", caller=caller, found=found, state=state, states=states, zones=zones
+        )
+
+    @router.get("/asks/{ask}")
+    async def ask_page(request: Request, ask: str) -> Response:
+        caller = caller_in(request)
+        return await show_ask(looks, request, caller, await service.ask(caller, ask))
+
+    @router.get("/effects/{effect}")
+    async def effect_page(request: Request, effect: str) -> Response:
+        caller = caller_in(request)
+        return await show_effect(looks, request, caller, await service.effect(caller, effect))
+
+
+async def show_ask(
+    looks: Looks, request: Request, caller: Caller, ask: Ask, *, error: Exception | None = None, status: int = 200,
+    typed: str | None = None,
+) -> Response:  # fmt: skip
+    """The page of an ask; with the ``error`` of a decision that was not taken, and what was typed for it."""
+    zones = await _zones(looks, caller, {ask.run})
+    return await looks.page(
+        request, "ask.html", status=status, caller=caller, ask=ask, zones=zones, error=error, typed=typed
+    )
+
+
+async def show_effect(
+    looks: Looks, request: Request, caller: Caller, effect: Effect, *, error: Exception | None = None,
+    status: int = 200, typed: str | None = None,
+) -> Response:  # fmt: skip
+    """The page of an effect; with the ``error`` of a word about it that was not taken, and what was typed."""
+    found = await looks.service.asks(caller, run=effect.run, state=None, limit=1000)
+    about = [a for a in found if a.effect == effect.id]
+    zones = await _zones(looks, caller, {effect.run})
+    return await looks.page(
+        request, "effect.html", status=status, caller=caller, effect=effect, about=about, zones=zones, error=error,
+        typed=typed,
+    )  # fmt: skip
+
+
+async def _zones(looks: Looks, caller: Caller, runs: set[str]) -> dict[str, str | None]:
+    """The time zone of each of these runs."""
+    found = await asyncio.gather(*(looks.service.run(caller, run) for run in runs))
+    return {run.id: run.time_zone for run in found}
+
+
+def _add_rest(router: APIRouter, looks: Looks) -> None:
+    service = looks.service
+
+    @router.get("/usage")
+    async def usage_page(request: Request, by: str = "model", days: int = 30) -> Response:
+        caller = caller_in(request)
+        kinds = get_args(UsageBy)
+        if by not in kinds:
+            raise InvalidInput(f"by {by!r} is none of {', '.join(kinds)}")
+        since = _midnight(looks) - timedelta(days=max(0, min(days, 3650) - 1))
+        lines = await service.usage(caller, by=by, since=since)  # type: ignore[arg-type]
+        most = max((_tokens(line) for line in lines), default=0)
+        widths = {line.key: round(_tokens(line) / most * 1000, 1) if most else 0 for line in lines}
+        return await looks.page(
+            request, "usage.html", caller=caller, lines=lines, by=by, kinds=kinds, days=days, widths=widths, since=since
+        )
+
+    @router.get("/system")
+    async def system(request: Request, checks: bool = False) -> Response:
+        caller = caller_in(request)
+        caller.needs("read")
+        rt = service.rt
+        file = looks.file
+        findings = None
+        if checks:
+            service.whole_tenant(caller)
+            findings = await asyncio.to_thread(checkup.findings, file, looks.command)
+        return await looks.page(
+            request, "system.html", caller=caller, drives=rt.drives, file=file, agents=service.agents(caller),
+            findings=findings, size_of=file.stat().st_size if file is not None and file.exists() else None,
+            machine=checkup.versions(),
+        )  # fmt: skip
+
+
+def _tokens(line: UsageLine) -> int:
+    return (line.tokens.input or 0) + (line.tokens.output or 0)
+
+
+def _counted(line: UsageLine) -> int | None:
+    return None if line.tokens.input is None and line.tokens.output is None else _tokens(line)
+
+
+def _midnight(looks: Looks) -> datetime:
+    """The first instant of today, in the runtime's zone."""
+    zone = clock.zone(looks.service.rt.time_zone) if looks.service.rt.time_zone else UTC
+    return looks.service.rt.clock.now().astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+async def _today(looks: Looks, caller: Caller) -> UsageLine | None:
+    """What was taken today, in all; None where nothing was, or where it is not the caller's to know."""
+    try:
+        lines = await looks.service.usage(caller, by="day", since=_midnight(looks))
+    except Forbidden:
+        return None
+    return lines[-1] if lines else None

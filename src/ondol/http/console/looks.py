@@ -1,0 +1,150 @@
+"""How does a page become an answer? Templates, what each of them knows, and the headers that keep a page to itself."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fastapi.routing import APIRoute
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from ondol import values
+from ondol.errors import OndolError, Unauthenticated
+from ondol.http.callers import Caller
+from ondol.http.console import shown
+from ondol.http.problems import status_of
+from ondol.http.service import Service
+from ondol.showing import called, exact, short
+
+T = TypeVar("T")
+THEMES = ("auto", "light", "dark")
+THEME_COOKIE = "ondol_theme"
+
+#: A page runs what this server serves and nothing else: no script or style of a page itself, none from elsewhere.
+HEADERS: Mapping[str, str] = {
+    "content-security-policy": (
+        "default-src 'self'; base-uri 'none'; object-src 'none'; form-action 'self'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",  # 'no-referrer' would take the origin from forms, by which they are checked
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """How much waits for a person: asks, and effects of which nobody knows whether they happened."""
+
+    asks: int
+    unknown: int
+
+
+class Looks:
+    """Renders pages over one ``Service``."""
+
+    def __init__(self, service: Service) -> None:
+        from ondol import __version__
+
+        self.service = service
+        file = getattr(service.rt._store, "path", None)
+        self.file = file if isinstance(file, Path) else None
+        self.command = shown.Commands(self.file)
+        self.env = Environment(
+            loader=PackageLoader("ondol.http.console"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+            lstrip_blocks=True, finalize=shown.finalized,
+        )  # fmt: skip
+        self.env.filters |= {
+            "look": shown.look, "said": shown.said, "pretty": shown.pretty, "plain": shown.plain, "exact": exact,
+            "lines": shown.lines, "lasted": shown.lasted, "number": shown.number, "size": shown.size, "short": short,
+            "encoded": values.encode,
+        }  # fmt: skip
+        self.env.globals |= {
+            "called": called, "command": self.command, "version": __version__, "money": shown.money,
+            "new_key": lambda: secrets.token_hex(8),
+        }  # fmt: skip
+
+    async def page(
+        self, request: Request, template: str, *, status: int = 200, caller: Caller | None = None, **context: Any
+    ) -> Response:
+        root = request.scope.get("root_path", "")
+        now = self.service.rt.clock.now()
+        own_zone = self.service.rt.time_zone
+        theme = request.cookies.get(THEME_COOKIE, "auto")
+        query = f"?{request.url.query}" if request.url.query else ""
+        text = self.env.get_template(template).render(
+            me=caller, root=root, theme=theme if theme in THEMES else "auto", now=now, own_zone=own_zone,
+            here=request.url.path.removeprefix(root) + query if request.method == "GET" else "/",
+            href=lambda path, *parts, **q: root + shown.address(path, *parts, **q),
+            time=lambda at, zone=None: shown.moment(at, zone or own_zone, now),
+            waiting=await self._waiting(caller), **context,
+        )  # fmt: skip
+        return Response(text.encode(), status, HEADERS, media_type="text/html; charset=utf-8")
+
+    async def _waiting(self, caller: Caller | None) -> Waiting:
+        if caller is None or not (caller.is_admin or "read" in caller.scopes):
+            return Waiting(asks=0, unknown=0)
+        found = await self.service.asks(caller, limit=200)
+        unknown = sum(ask.kind == "unknown_effect" for ask in found)
+        return Waiting(asks=len(found) - unknown, unknown=unknown)
+
+    async def failed(self, request: Request, error: OndolError) -> Response:
+        """The page of an error: what is wrong, and what mends it."""
+        caller: Caller | None = request.state.caller
+        if isinstance(error, Unauthenticated):
+            return await self.page(request, "sign_in.html", status=401, error=error, next=_asked(request))
+        status = status_of(error)
+        return await self.page(request, "error.html", status=status, caller=caller, error=error, status_code=status)
+
+    def route(self) -> type[APIRoute]:
+        """Routes whose errors are pages."""
+        looks = self
+
+        class Page(APIRoute):
+            def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+                handler = super().get_route_handler()
+                return partial(_or_its_error, looks, handler)
+
+        return Page
+
+    def to(self, request: Request, path: str, *parts: str, **query: object) -> Response:
+        """What a form answers: go and look at this page."""
+        return RedirectResponse(
+            request.scope.get("root_path", "") + shown.address(path, *parts, **query), 303, dict(HEADERS)
+        )
+
+    def back(self, request: Request, next: object, otherwise: str, *parts: str) -> Response:
+        """As ``to``, where the form came from, if it says so."""
+        if isinstance(next, str) and is_local(next):
+            return RedirectResponse(request.scope.get("root_path", "") + next, 303, dict(HEADERS))
+        return self.to(request, otherwise, *parts)
+
+
+async def _or_its_error(
+    looks: Looks, handler: Callable[[Request], Coroutine[Any, Any, Response]], request: Request
+) -> Response:
+    try:
+        return await handler(request)
+    except OndolError as error:
+        return await looks.failed(request, error)
+
+
+def is_local(path: str) -> bool:
+    """Does it lead to a page of this server, and nowhere else?"""
+    return re.fullmatch(r"/(?![/\\])[\x21-\x7e]*", path) is not None
+
+
+def _asked(request: Request) -> str:
+    if request.method != "GET":
+        return "/"
+    path = request.url.path.removeprefix(request.scope.get("root_path", ""))
+    asked = f"{path}?{request.url.query}" if request.url.query else path
+    return asked if is_local(asked) else "/"

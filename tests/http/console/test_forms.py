@@ -1,0 +1,266 @@
+"""What the forms do: once, on what was shown, and the same as the command line does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+from house import House, house
+from kit import until
+
+from ondol.handles import Ask
+
+
+@pytest.fixture
+async def h(db: str) -> AsyncIterator[House]:
+    async with house(db) as opened:
+        yield opened
+
+
+async def asked(h: House, said: str = "pay") -> Ask:
+    (ask,) = await (await h.rests(said)).asks()
+    return ask
+
+
+# --- sending ----------------------------------------------------------------------------------------------------
+
+
+async def test_pressed_twice_it_is_one_run(h: House) -> None:
+    form = (await h.page("/")).fields("/session/send")
+    sent = form | {"agent": "support", "text": "find", "session": "kim"}
+    first, second = await h.post("/session/send", **sent), await h.post("/session/send", **sent)
+    assert first.to == second.to == "/session?id=kim"
+    assert len(await h.rt.runs()) == 1
+    await h.post("/session/send", **(sent | {"text": "mail"}))  # the page was gone back to, and says something else
+    assert len(await h.rt.runs()) == 2
+    again = (await h.page("/")).fields("/session/send")
+    await h.post("/session/send", **(sent | again))
+    assert len(await h.rt.runs()) == 3
+
+
+async def test_a_conversation_shows_what_was_said_and_done(h: House) -> None:
+    form = (await h.page("/")).fields("/session/send")
+    there = await h.post("/session/send", **form, agent="support", text="find", session="a/b ?#&é")
+    (run,) = await h.rt.runs()
+    assert run.session == "a/b ?#&é"
+    await run.result()
+    page = await h.page(there.to)
+    for shown in ("a/b ?#&é", "find", "find_order", "succeeded", "found it", "completed", run.id, "revision 1"):
+        assert shown in page.text, shown
+    follow = page.fields("/session/send")
+    assert (follow["session"], follow["agent"]) == ("a/b ?#&é", "support")
+    await h.post("/session/send", **follow, text="mail")
+    assert len(await h.rt.runs(session="a/b ?#&é")) == 2
+
+
+async def test_files_go_along(h: House) -> None:
+    form = (await h.page("/")).fields("/session/send") | {"agent": "hello", "text": "", "session": "kim"}
+    answer = await h.client.post(
+        "/session/send", data=form, files={"files": ("../note.txt", b"hi there", "text/plain")}
+    )
+    assert answer.status_code == 303
+    (run,) = await h.rt.runs()
+    await run.result()
+    page = await h.page("/session?id=kim")
+    assert "note.txt" in page.text
+    (link,) = [a for a in page.all("a") if "/blobs/" in str(a["href"])]
+    saved = await h.client.get(str(link["href"]))
+    assert saved.content == b"hi there"
+    assert saved.headers["content-disposition"].startswith("attachment")
+
+
+async def test_nothing_is_started_by_an_empty_form_or_for_nobody(h: House) -> None:
+    assert "nothing to send" in (await h.post("/session/send", 422, agent="hello", text=" ")).text
+    assert "nobody" in (await h.post("/session/send", 404, agent="nobody", text="x")).text
+    assert (
+        await h.client.post("/session/send", content=b"x", headers={"content-type": "text/plain"})
+    ).status_code == 415
+    other = {"origin": "http://evil.example", "content-type": "application/x-www-form-urlencoded"}
+    assert (await h.client.post("/session/send", content=b"agent=hello&text=x", headers=other)).status_code == 403
+    assert await h.rt.runs() == []
+
+
+# --- deciding ---------------------------------------------------------------------------------------------------
+
+
+async def test_an_ask_shows_the_exact_arguments_and_nothing_above_them(h: House) -> None:
+    ask = await asked(h)
+    page = await h.page(f"/asks/{ask.id}")
+    card = page.html[page.html.index('id="ask-') :]
+    above = card[: card.index('<dl class="args">')]
+    assert "pay" in above
+    for tag in ("<p", "prose", "said"):
+        assert tag not in above
+    assert "amount 30" in page.text
+    assert f"asks approve {ask.id} --by" in page.text
+    assert f"asks deny {ask.id} --by" in page.text
+
+
+async def test_approve(h: House) -> None:
+    ask = await asked(h)
+    form = (await h.page("/asks")).fields(f"/asks/{ask.id}")
+    there = await h.post(f"/asks/{ask.id}", **form, decision="approve", by="lee")
+    assert there.to == "/asks"
+    run = await h.rt.get_run(ask.run)
+    assert (await run.result()).text == "done"
+    page = await h.page(f"/asks/{ask.id}")
+    assert "approve by lee through http" in page.text
+    assert page.all("button", value="approve") == []
+
+
+async def test_deny_with_a_reason(h: House) -> None:
+    ask = await asked(h)
+    form = (await h.page("/")).fields(f"/asks/{ask.id}")
+    await h.post(f"/asks/{ask.id}", **form, decision="deny", reason="too much", by="lee")
+    (effect,) = await (await h.rt.get_run(ask.run)).effects()
+    assert effect.state == "denied"
+
+
+async def test_other_arguments_replace_those_asked_about_in_full(h: House) -> None:
+    ask = await asked(h)
+    page = await h.page(f"/asks/{ask.id}")
+    form = page.fields(f"/asks/{ask.id}")
+    for typed, why in (("{", "no JSON"), ("[1]", "must be a JSON object"), ('{"amount": "x"}', "amount")):
+        refused = await h.post(f"/asks/{ask.id}", 422, **form, decision="replace", arguments=typed)
+        assert why in refused.text
+        assert typed in refused.text, "what was typed is gone"
+        assert (await h.rt.get_ask(ask.id)).state == "open"
+    replaced = json.dumps({"amount": 10, "to": "lee"})
+    await h.post(f"/asks/{ask.id}", **form, decision="replace", arguments=replaced, by="lee")
+    run = await h.rt.get_run(ask.run)
+    await run.result()
+    (effect,) = await run.effects()
+    assert effect.arguments == {"amount": 10, "to": "lee"}
+    assert 'to "lee"' in (await h.page(f"/session?id={run.session}")).text
+
+
+async def test_what_was_not_shown_is_not_decided(h: House) -> None:
+    ask = await asked(h)
+    for seen, status in (("", 428), ("0" * 64, 412)):
+        refused = await h.post(f"/asks/{ask.id}", status, decision="approve", seen=seen)
+        assert refused.all("button", value="approve"), "the ask is shown as it is now"
+    assert (await h.rt.get_ask(ask.id)).state == "open"
+
+
+async def test_decided_elsewhere_says_by_whom(h: House) -> None:
+    ask = await asked(h)
+    form = (await h.page(f"/asks/{ask.id}")).fields(f"/asks/{ask.id}")
+    await ask.deny(by="lee")
+    page = await h.post(f"/asks/{ask.id}", 409, **form, decision="approve", by="kim")
+    assert "already decided" in page.text
+    assert "deny by lee" in page.text
+    assert (await h.rt.get_ask(ask.id)).decision == "deny"
+    form = (await h.page(f"/asks/{(other := await asked(h)).id}")).fields(f"/asks/{other.id}")
+    for _ in range(2):  # a double click
+        await h.post(f"/asks/{other.id}", **form, decision="approve", by="kim")
+
+
+async def test_a_question_is_answered_in_its_type(h: House) -> None:
+    ask = await asked(h, "leave")
+    page = await h.page(f"/asks/{ask.id}")
+    assert [b.get("value") for b in page.all("button", name="value")] == ["true", "false"]
+    form = page.fields(f"/asks/{ask.id}")
+    assert "already" not in (await h.post(f"/asks/{ask.id}", 422, **form, value="maybe")).text
+    await h.post(f"/asks/{ask.id}", **form, value="true", by="lee")
+    run = await h.rt.get_run(ask.run)
+    await run.result()
+    assert "deleted" in (await h.page(f"/runs/{run.id}")).text
+
+
+async def test_an_unknown_effect_is_settled_by_what_somebody_saw(h: House) -> None:
+    ask = await asked(h, "lost")
+    where = f"/effects/{ask.effect}/resolve"
+    page = await h.page("/")
+    assert "send_email" in page.text
+    form = page.fields(where)
+    assert "evidence" in (await h.post(where, 422, **form, outcome="happened", evidence=" ")).text
+    assert "say what you saw" in (await h.post(where, 422, **form, outcome="", evidence="x")).text
+    there = await h.post(where, **form, outcome="happened", evidence="it is in the outbox", result="sent", by="lee")
+    assert there.to == "/"
+    run = await h.rt.get_run(ask.run)
+    assert (await run.result()).text == "told"
+    effect = await h.page(f"/effects/{ask.effect}")
+    assert "succeeded" in effect.text
+    assert "happened by lee through http" in effect.text
+    late = await h.post(where, 409, outcome="not_happened", evidence="it is not there", by="kim")
+    assert "already decided" in late.text
+    (act,) = [a for a in await h.rt.audit() if "happened" in a.act]
+    assert (act.by, act.note) == ("lee", "it is in the outbox")
+
+
+# --- runs -------------------------------------------------------------------------------------------------------
+
+
+async def test_cancel_stops_a_run_and_says_who_did(h: House) -> None:
+    ask = await asked(h)
+    form = (await h.page("/runs")).fields(f"/runs/{ask.run}/cancel")
+    there = await h.post(f"/runs/{ask.run}/cancel", **form, by="lee")
+    assert there.to == "/runs"
+    assert "cancelled" in (await h.page(f"/runs/{ask.run}")).text
+    assert (await h.rt.get_run(ask.run)).status == "cancelled"
+    await h.post(f"/runs/{ask.run}/cancel", **form)  # again: nothing more happens
+    assert "ask closed" in (await h.post(f"/asks/{ask.id}", 409, decision="approve", seen=ask.arguments_hash)).text
+
+
+async def test_resume_goes_on_with_what_failed_for_now(h: House) -> None:
+    run = await h.rests("x", "down", operation_id="d-1")
+    page = await h.page(f"/runs/{run.id}")
+    assert "model_auth" in page.text
+    assert "explain model_auth" in page.text
+    assert f"runs resume {run.id}" in page.text
+    await h.post(f"/runs/{run.id}/resume", **page.fields(f"/runs/{run.id}/resume"))
+    assert (await until(run, "run.queued", why="retried")).data["why"] == "retried"
+    done = await h.rests("hi", "hello")
+    assert "for good" in (await h.post(f"/runs/{(await cancelled(h)).run}/resume", 409)).text
+    assert (await h.rt.get_run(done.id)).status == "completed"
+
+
+async def cancelled(h: House) -> Ask:
+    ask = await asked(h)
+    await (await h.rt.get_run(ask.run)).cancel(by="lee")
+    return ask
+
+
+async def test_a_replay_shows_its_verdict_first_and_wants_a_reason(h: House) -> None:
+    run = await h.rests("mail", session="kim")
+    page = await h.page(f"/runs/{run.id}/replay")
+    assert "guarded" in page.text
+    assert "send_email once succeeded" in page.text
+    form = page.fields(f"/runs/{run.id}/replay")
+    assert "replay" in (await h.post(f"/runs/{run.id}/replay", 409, **form)).text
+    there = await h.post(f"/runs/{run.id}/replay", **form, why="the customer asked", by="lee")
+    assert (await h.post(f"/runs/{run.id}/replay", **form, why="the customer asked", by="lee")).to == there.to
+    again = await h.rt.get_run(there.to.rpartition("/")[2])
+    assert again.replay_of == run.id
+    await again.result()
+    line = await h.page(f"/runs/{run.id}/lineage")
+    assert again.id in line.text
+    unknown = await asked(h, "lost")
+    blocked = await h.page(f"/runs/{unknown.run}/replay")
+    assert "blocked" in blocked.text
+    assert f'action="/runs/{unknown.run}/replay"' not in blocked.html
+
+
+async def test_a_fork_goes_on_from_a_step_in_a_session_of_its_own(h: House) -> None:
+    run = await h.rests("find", session="kim")
+    form = (await h.page(f"/runs/{run.id}")).fields(f"/runs/{run.id}/fork")
+    assert form["at_step"] == "1"
+    there = await h.post(f"/runs/{run.id}/fork", **form, effects="reuse")
+    assert (await h.post(f"/runs/{run.id}/fork", **form, effects="reuse")).to == there.to
+    fork = await h.rt.get_run(there.to.rpartition("/")[2])
+    assert (fork.forked_at, fork.replay_of) == (1, run.id)
+    assert fork.session != "kim"
+    for at in ("0", "x", "", "9" * 30):
+        await h.post(f"/runs/{run.id}/fork", 422, at_step=at)
+
+
+async def test_erasing_wants_a_tick_and_the_revision_that_was_seen(h: House) -> None:
+    await h.rests("find", session="kim")
+    form = (await h.page("/session?id=kim")).fields("/session/erase")
+    assert "tick the box" in (await h.post("/session/erase", 422, **form)).text
+    await h.rests("mail", session="kim")
+    assert "revision" in (await h.post("/session/erase", 412, **form, sure="yes")).text
+    form = (await h.page("/session?id=kim")).fields("/session/erase")
+    assert (await h.post("/session/erase", **form, sure="yes")).to == "/sessions"
+    assert await h.rt.sessions() == []

@@ -1,0 +1,275 @@
+"""What stands on the pages: enough to see where things are, and what to do next."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import AsyncIterator
+from contextlib import closing
+from importlib import resources
+
+import apsw
+import httpx
+import pytest
+from house import House, house, visitor
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from ondol import Runtime, access
+from ondol.events import KINDS
+from ondol.http.console import looking, shown
+from ondol.http.guard import Admission
+from ondol.testing import ManualClock
+
+
+@pytest.fixture
+async def at_home(db: str) -> AsyncIterator[House]:
+    async with house(db, time_zone="Asia/Seoul") as opened:
+        yield opened
+
+
+async def everything(h: House) -> dict[str, str]:
+    """One of each thing that has a page. Returns the addresses of all pages."""
+    found = await h.rests("find", session="kim", user="kim", operation_id="ticket-7")
+    paying, lost = await h.rests("pay"), await h.rests("lost")
+    await h.rests("leave")
+    await h.rests("x", "down")
+    (ask,), (unknown,) = await paying.asks(), await h.rt.effects(state="unknown")
+    of_run = {tab: f"/runs/{found.id}/{tab}" for tab in ("context", "effects", "lineage", "raw", "replay")}
+    return {
+        "home": "/", "runs": "/runs", "run": f"/runs/{found.id}", **of_run, "lost": f"/runs/{lost.id}",
+        "sessions": "/sessions", "session": "/session?id=kim", "asks": "/asks", "ask": f"/asks/{ask.id}",
+        "effects": "/effects", "effect": f"/effects/{unknown.id}", "usage": "/usage", "system": "/system?checks=true",
+        "nothing": "/runs/r_nobody", "sign in": "/sign-in",
+    }  # fmt: skip
+
+
+async def test_every_page_runs_only_what_this_server_serves(at_home: House) -> None:
+    for name, address in (await everything(at_home)).items():
+        page = await at_home.page(address, 404 if name == "nothing" else 200)
+        policy = page.answer.headers["content-security-policy"]
+        assert policy.startswith("default-src 'self';"), name
+        assert "unsafe" not in policy
+        assert page.answer.headers["x-content-type-options"] == "nosniff"
+        assert [s.get("src") for s in page.all("script")] == ["/static/console.js"], name
+        assert page.all("style") == []
+        for tag, attributes in page.elements:
+            assert not [a for a in attributes if a.startswith("on") or a == "style"], (name, tag, attributes)
+            for a in ("href", "src", "action"):
+                assert attributes.get(a, "/").startswith(("/", "#")), (name, tag, attributes)
+                assert not attributes.get(a, "/").startswith("//")
+
+
+async def test_every_page_can_be_found_ones_way_about(at_home: House) -> None:
+    for name, address in (await everything(at_home)).items():
+        page = await at_home.page(address, 404 if name == "nothing" else 200)
+        ids = [a["id"] for _, a in page.elements if "id" in a]
+        assert len(ids) == len(set(ids)), (name, sorted(i for i in ids if ids.count(i) > 1))
+        assert len(page.all("h1")) == len(page.all("main")) == 1, name
+        assert page.all("html", lang="en")
+        assert page.all("a", href="#main")
+        assert re.search(r"<title>[^<]+</title>", page.html)
+        labelled = {a.get("for") for a in page.all("label")}
+        for tag in ("input", "select", "textarea"):
+            for field in page.all(tag):
+                named = field.get("aria-label") or field.get("id") in labelled or field.get("type") == "hidden"
+                inside = re.search(rf'<label[^>]*>(?:(?!</label>).)*name="{field.get("name")}"', page.html, re.S)
+                assert named or inside, (name, field)
+
+
+@pytest.mark.parametrize(
+    ("address", "command"),
+    [("/", "ondol --db … run APP:AGENT"), ("/runs", "ondol --db … run APP:AGENT"),
+     ("/sessions", "ondol --db … run APP:AGENT Hello --session kim"), ("/asks", "ondol demo approval"),
+     ("/effects", "ondol demo refund"), ("/usage", "ondol --db … run APP:AGENT Hello")],
+)  # fmt: skip
+async def test_an_empty_page_says_the_command_that_fills_it(at_home: House, address: str, command: str) -> None:
+    page = await at_home.page(address)
+    assert command.replace("…", f"sqlite:///{at_home.rt._store.path}") in page.text.replace("'", "")  # type: ignore[attr-defined]
+
+
+async def test_home_says_what_needs_a_person(at_home: House) -> None:
+    calm = await at_home.page("/")
+    assert "Nothing waits for a person." in calm.text
+    await everything(at_home)
+    page = await at_home.page("/")
+    assert "Nothing waits" not in page.text
+    assert "2 open asks 1 unknown effects 1 failed in 7 days 0 parked" in page.text
+    assert "Delete the mailbox too?" in page.text
+    assert "model_auth the script says auth" in page.text
+
+
+async def test_a_run_shows_its_steps_with_what_went_in_and_came_out(at_home: House) -> None:
+    run = await at_home.rests("find", session="kim", user="kim", operation_id="ticket-7")
+    page = await at_home.page(f"/runs/{run.id}")
+    for words in ("ticket-7", "kim revision 1", 'order_id "1182"', '"paid": "30.00"', "found it", "Completed",
+                  f"runs fork {run.id} --at 2", f"runs export {run.id}"):  # fmt: skip
+        assert words in page.text, words
+    seen = await at_home.page(f"/runs/{run.id}/context?step=2")
+    assert "as recorded" in seen.text
+    assert "Be brief." in seen.text
+    assert "Results" in seen.text
+    raw = await at_home.page(f"/runs/{run.id}/raw")
+    assert "effect.succeeded" in raw.text
+
+
+async def test_times_are_of_the_runs_zone_with_utc_behind_them(db: str) -> None:
+    clock = ManualClock("2026-11-30T20:00:00Z")
+    async with house(db, clock=clock, time_zone="Asia/Seoul") as h:
+        here = await h.rests("hi", "hello", time_zone="America/New_York")
+        page = await h.page(f"/runs/{here.id}")
+        assert page.all("time")[0] == {"datetime": "2026-11-30T20:00:00Z", "title": "2026-11-30 20:00:00 UTC"}
+        assert "15:00:00 -05:00" in page.text
+        clock.set("2026-12-01T20:00:00Z")
+        assert "Mon 15:00:00 -05:00" in (await h.page("/runs")).text
+        clock.set("2027-12-01T20:00:00Z")
+        assert "30 Nov 2026 15:00:00 -05:00" in (await h.page("/runs")).text
+
+
+async def test_filters_of_runs_stand_in_the_address(at_home: House) -> None:
+    mine = await at_home.rests("find", operation_id="needle-7", user="kim")
+    other = await at_home.rests("x", "down")
+    for query in ("state=completed", "agent=support", "user=kim", "q=NEEDLE", f"session={mine.session}"):
+        page = await at_home.page(f"/runs?{query}")
+        assert mine.id in page.text, query
+        assert other.id not in page.text, query
+    assert "No run is like that." in (await at_home.page("/runs?q=haystack")).text
+    wrong = await at_home.page("/runs?state=odd", 422)
+    assert "is none of queued, running" in wrong.text
+
+
+async def test_lists_go_on_where_a_page_ends(at_home: House) -> None:
+    runs = [await at_home.rt.start("hello", "hi", session=f"s{n:03}") for n in range(60)]
+    first = await at_home.page("/runs")
+    (older,) = first.all("a", rel="next")
+    second = await at_home.page(str(older["href"]))
+    shown = [p.html.count(f'id="runs-{r.id}"') for p in (first, second) for r in runs]
+    assert (sum(shown[:60]), sum(shown[60:])) == (50, 10)
+    assert second.all("a", rel="next") == []
+    (further,) = (await at_home.page("/sessions")).all("a", rel="next")
+    assert "s055" in (await at_home.page(str(further["href"]))).text
+
+
+async def test_ten_thousand_runs_are_listed_quickly(at_home: House) -> None:
+    template = await at_home.rests("find", operation_id="ticket-7")
+    with closing(apsw.Connection(str(at_home.rt._store.path))) as other:  # type: ignore[attr-defined]
+        columns = [c[1] for c in other.execute("PRAGMA table_info(runs)") if c[1] != "n"]
+        made = {"id": "'r_' || k", "operation_id": "'o' || k", "session": "'s' || k"}
+        other.execute(
+            "WITH RECURSIVE k (k) AS (VALUES (1) UNION ALL SELECT k + 1 FROM k WHERE k < 10000) "
+            f"INSERT INTO runs ({', '.join(columns)}) SELECT {', '.join(made.get(c, c) for c in columns)} "
+            "FROM k, runs WHERE id = ?", [template.id],
+        )  # fmt: skip
+    took = []
+    for address in ("/runs", "/runs?state=completed", "/runs?before=r_5000", "/") * 2:
+        began = time.perf_counter()
+        page = await at_home.page(address)
+        took.append(time.perf_counter() - began)
+        assert "r_10000" in page.text or "r_4999" in page.text
+    assert max(map(min, zip(took[:4], took[4:], strict=True))) < 0.3, took  # the better of two: others use the machine
+
+
+async def test_an_error_is_a_page_that_says_what_to_do(at_home: House) -> None:
+    page = await at_home.page("/runs/r_nobody", 404)
+    assert "there is no run 'r_nobody': 'ondol runs' lists them" in page.text
+    assert "explain not_found" in page.text
+    assert (await at_home.page("/runs/r_nobody/context", 404)).all("h1")
+    assert (await at_home.page("/asks?state=odd", 422)).all("h1")
+
+
+async def test_without_a_token_a_page_asks_for_one_and_keeps_it_from_scripts(db: str) -> None:
+    async with house(db, Admission(needs_token=True)) as h:
+        run = await h.rests("hi", "hello", user="kim")
+        refused = await h.page(f"/runs/{run.id}", 401)
+        assert refused.fields("/sign-in") == {"next": f"/runs/{run.id}"}
+        _, secret = await access.create_token(h.rt, "laptop", ["admin"])
+        let_in = await h.post("/sign-in", token=secret, next=f"/runs/{run.id}")
+        assert let_in.to == f"/runs/{run.id}"
+        cookie = let_in.answer.headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=lax" in cookie
+        assert run.id in (await h.page(let_in.to)).text
+        assert (await h.post("/sign-out")).to == "/sign-in"
+        await h.page("/", 401)
+        await h.post("/sign-in", 401, token="")
+
+
+async def test_somebody_elses_things_are_not_there(db: str) -> None:
+    async with house(db, Admission(needs_token=True)) as h:
+        run = await h.rests("pay", user="kim", session="kim")
+        (ask,) = await run.asks()
+        for user, status in (("lee", 404), ("kim", 200)):
+            _, secret = await access.create_token(h.rt, user, ["admin"], user=user)
+            async with visitor(h.rt, Admission(needs_token=True)) as client:
+                theirs = House(h.rt, client)
+                await theirs.post("/sign-in", token=secret, next="/")
+                for address in (f"/runs/{run.id}", "/session?id=kim", f"/asks/{ask.id}", f"/effects/{ask.effect}",
+                                f"/runs/{run.id}/raw", f"/runs/{run.id}/lineage"):  # fmt: skip
+                    await theirs.page(address, status)
+                for address in ("/", "/runs", "/sessions", "/asks", "/effects"):
+                    assert (run.id in (await theirs.page(address)).text) == (status == 200 and address != "/sessions")
+
+
+async def test_colours_are_chosen_without_a_script_and_lead_nowhere_else(at_home: House) -> None:
+    assert (await at_home.page("/runs")).all("html")[0]["data-theme"] == "auto"
+    assert (await at_home.post("/theme", theme="dark", next="/runs?state=failed")).to == "/runs?state=failed"
+    assert (await at_home.page("/runs")).all("html")[0]["data-theme"] == "dark"
+    for elsewhere in ("https://evil.example/", "//evil.example", "/\\evil.example", "javascript:alert(1)", ""):
+        assert (await at_home.post("/theme", theme="light", next=elsewhere)).to == "/", elsewhere
+    await at_home.post("/theme", theme='"><script>', next="/")
+    assert (await at_home.page("/")).all("html")[0]["data-theme"] == "auto"
+
+
+async def test_its_files_are_in_the_wheel_and_nothing_else_is_served(at_home: House) -> None:
+    for name, media in (("console.css", "text/css"), ("console.js", "text/javascript"), ("icon.svg", "image/svg+xml")):
+        file = await at_home.client.get(f"/static/{name}")
+        assert file.headers["content-type"].startswith(media)
+        assert "http" not in file.text.replace("http://www.w3.org/2000/svg", ""), "asks another server"
+    for name in ("looks.py", "..%2flooks.py", "%2e%2e/looks.py", "x"):
+        assert (await at_home.client.get(f"/static/{name}")).status_code == 404
+
+
+async def test_below_a_folder_every_address_is_below_it(db: str) -> None:
+    async with house(db) as h:
+        await everything(h)
+        outer = Starlette(routes=[Mount("/floor", app=h.rt.asgi())])
+        inside = httpx.ASGITransport(outer, client=("127.0.0.1", 1))
+        async with httpx.AsyncClient(transport=inside, base_url="http://localhost") as client:
+            below = House(h.rt, client)
+            for address in ("/floor/", "/floor/runs", "/floor/asks"):
+                page = await below.page(address)
+                for tag, attributes in page.elements:
+                    for a in ("href", "src", "action"):
+                        assert attributes.get(a, "#").startswith(("/floor/", "#")), (tag, attributes)
+            assert (await below.post("/floor/theme", theme="dark", next="/runs")).to == "/floor/runs"
+
+
+async def test_what_was_erased_is_said_to_be(at_home: House) -> None:
+    run = await at_home.rests("find", session="kim")
+    await (await at_home.rt.get_session("kim")).delete(by="lee")
+    page = await at_home.page(f"/runs/{run.id}")
+    assert "its session was erased" in page.text
+    assert "there is no session" in (await at_home.page("/session?id=kim", 404)).text
+    for tab in ("context", "effects", "lineage", "raw"):
+        await at_home.page(f"/runs/{run.id}/{tab}")
+    await at_home.rests("mail", session="kim")  # the id is used again
+    page = await at_home.page("/session?id=kim")
+    assert "Erased." in page.text
+    assert "told" in page.text
+
+
+async def test_a_page_of_another_process_shows_what_a_driver_does(db: str) -> None:
+    async with house(db) as h:
+        run = await h.rests("find")
+        async with Runtime(db) as looking, visitor(looking) as client:
+            page = await House(looking, client).page(f"/runs/{run.id}")
+            assert "found it" in page.text
+            assert "nothing can be started here" in (await House(looking, client).page("/")).text
+
+
+def test_the_console_knows_each_state() -> None:
+    others = ("open", "decided", "closed", "safe", "guarded", "blocked", "ok", "note", "wrong")
+    for state in (*looking.RUN_STATES, *looking.EFFECT_STATES, *others):
+        assert shown.look(state).word == state
+    script = (resources.files("ondol.http.console") / "static" / "console.js").read_text()
+    assert [kind for kind in KINDS if f'"{kind}"' not in script] == []
