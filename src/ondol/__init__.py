@@ -3,6 +3,7 @@
 from ondol.agent import Agent
 from ondol.budget import ContextPolicy
 from ondol.clock import Clock, SystemClock
+from ondol.compacting import Compaction
 from ondol.errors import (
     AlreadyDecided,
     AskClosed,
@@ -37,7 +38,7 @@ from ondol.errors import (
 )
 from ondol.events import Event
 from ondol.facts import Fact, MemoryScope
-from ondol.handles import Act, Ahead, Ask, Effect, Lineage, Run, RunResult, SeenContext, Session, SessionMessage
+from ondol.handles import Act, Ahead, Ask, Effect, Lineage, Pin, Run, RunResult, SeenContext, Session, SessionMessage
 from ondol.imported import ImportedRun
 from ondol.limits import Limits
 from ondol.memory import Memory
@@ -58,13 +59,13 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Act", "Agent", "Ahead", "Allow", "AlreadyDecided", "Answer", "Ask", "AskClosed", "AskFirst", "Attachment", "By",
-    "CallFailed", "CannotTell", "Clock", "Context", "ContextPolicy", "Delta", "Deny", "Effect", "Event", "Fact",
-    "FileDamaged", "Happened", "ImportedRun", "InvalidInput", "Limits", "Lineage", "Memory", "MemoryScope", "Message",
-    "Model", "ModelError", "ModelOutput", "ModelRequest", "NotDone", "NotFound", "NotHappened", "NotOpen", "OndolError",
-    "Opaque", "OperationExpired", "OperationMismatch", "OutcomeUnknown", "Part", "PolicyCall", "PolicyDenied",
-    "PolicyRules", "QueueFull", "ReadOnly", "Reasoning", "ReplayEffect", "ReplayUnsafe", "ReplayVerdict",
-    "RevisionConflict", "Rule", "Run", "RunCancelled", "RunEnded", "RunExpired", "RunFailed", "RunResult", "RunWaiting",
-    "Runtime", "Secret", "SeenContext", "Session", "SessionBusy", "SessionMessage", "Store", "StoreBusy",
-    "StoreCorrupt", "StoreError", "StoreFull", "StoreTooNew", "SystemClock", "Text", "TooLarge", "Tool", "ToolCall",
-    "ToolResponse", "ToolSpec", "Toolset", "UnknownPart", "Usage", "UsageLine", "tool", "toolset",
+    "CallFailed", "CannotTell", "Clock", "Compaction", "Context", "ContextPolicy", "Delta", "Deny", "Effect", "Event",
+    "Fact", "FileDamaged", "Happened", "ImportedRun", "InvalidInput", "Limits", "Lineage", "Memory", "MemoryScope",
+    "Message", "Model", "ModelError", "ModelOutput", "ModelRequest", "NotDone", "NotFound", "NotHappened", "NotOpen",
+    "OndolError", "Opaque", "OperationExpired", "OperationMismatch", "OutcomeUnknown", "Part", "Pin", "PolicyCall",
+    "PolicyDenied", "PolicyRules", "QueueFull", "ReadOnly", "Reasoning", "ReplayEffect", "ReplayUnsafe",
+    "ReplayVerdict", "RevisionConflict", "Rule", "Run", "RunCancelled", "RunEnded", "RunExpired", "RunFailed",
+    "RunResult", "RunWaiting", "Runtime", "Secret", "SeenContext", "Session", "SessionBusy", "SessionMessage", "Store",
+    "StoreBusy", "StoreCorrupt", "StoreError", "StoreFull", "StoreTooNew", "SystemClock", "Text", "TooLarge", "Tool",
+    "ToolCall", "ToolResponse", "ToolSpec", "Toolset", "UnknownPart", "Usage", "UsageLine", "tool", "toolset",
 ]  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from ondol.errors import InvalidInput
 
@@ -40,6 +40,19 @@ class ContextPolicy:
             raise InvalidInput(f"ContextPolicy(keep={self.keep!r}): give a number of turns, a whole number from 0")
         if self.summary not in get_args(SummaryBy):
             raise InvalidInput(f"ContextPolicy(summary={self.summary!r}): say {_or(get_args(SummaryBy))}")
+
+
+DROPPED = ("calls", "turns")  # what a person may let go of
+
+
+def overflow_problem(decision: str, value: Any) -> str | None:
+    """Why this is no answer to what becomes of a request that is too large; None where it is one."""
+    if decision == "raise" and (not isinstance(value, int) or isinstance(value, bool) or value < LEAST_BUDGET):
+        return f"say to how many tokens the budget is raised, at least {LEAST_BUDGET}, as in {{'raise': 80000}}"
+    if decision == "drop":
+        unfit = not isinstance(value, list) or not value or any(part not in DROPPED for part in value)
+        return f"name what may go: {_or(DROPPED)}, as in {{'drop': ['turns']}}" if unfit else None
+    return None
 
 
 def _or(words: tuple[str, ...]) -> str:

@@ -334,7 +334,10 @@ class Calls:
             effect_id = ids.effect_id(self.row.id, effect.ordinal)
             log.warning("run %s: effect %s (%s) succeeded, but %s", self.row.id, effect_id, effect.tool, warning)
         changes = ctx._memory.changes if isinstance(ctx._memory, CallMemory) else []
-        entry = events.EffectSucceeded(call=effect.ordinal, by=by, patch=patch, warning=warning, memory=changes)
+        pinned = redact(list(dict.fromkeys(ctx._pins)))
+        entry = events.EffectSucceeded(
+            call=effect.ordinal, by=by, patch=patch, warning=warning, memory=changes, pins=pinned
+        )
         shown = outputs.show(encoded, self._room(effect))
         if shown.blob is not None:
             # Before the outcome that names it. A crash between the two leaves a blob that is collected after a day.

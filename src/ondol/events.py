@@ -17,7 +17,7 @@ from ondol.errors import EndCode
 
 EffectClass: TypeAlias = Literal["read", "idempotent", "once", "steps"]
 OriginEffects: TypeAlias = Literal["free", "guard", "reuse", "stub", "run"]
-AskKind: TypeAlias = Literal["approval", "question", "unknown_effect", "parked", "definition_changed"]
+AskKind: TypeAlias = Literal["approval", "question", "unknown_effect", "parked", "definition_changed", "compaction"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,7 +326,7 @@ class EffectSucceeded:
     """``by`` says who knew: the ``tool`` itself, its ``check``, a ``person``, or that it is ``recorded`` of another
     effect; a ``stub`` was made up. ``warning`` says what of the result or of the session state could not be recorded
     as it was. ``memory`` is what the run's commit changes of its memory: ``["remember", id, text, untrusted]`` or
-    ``["forget", id]``."""
+    ``["forget", id]``. ``pins`` are texts that it pinned."""
 
     kind: ClassVar[str] = "effect.succeeded"
     call: int
@@ -334,6 +334,7 @@ class EffectSucceeded:
     patch: dict[str, Any] = field(default_factory=dict)
     warning: str = ""
     memory: list[list[Any]] = field(default_factory=list)
+    pins: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ondol import clock, context, events, ids, journal, lifecycle, messages, schemas, usage, values
+from ondol.budget import DROPPED
+from ondol.compacting import Compaction
 from ondol.errors import InvalidInput, NotFound, RunCancelled, RunExpired, RunFailed, RunWaiting, WrongCursor
 from ondol.events import Event
 from ondol.messages import Message
@@ -375,14 +377,29 @@ class Ask:
     async def answer(self, value: Any, *, by: str | None = None, reason: str = "") -> Ask:
         """Answer a question with a value that fits its schema; a parked run with ``"resume"`` or ``"fail"``.
 
+        What becomes of a request that is too large: ``"compact"`` as the preview in ``arguments`` says, ``"drop"`` what
+        may go without a summary (``{"drop": ["calls"]}`` for less than all), ``"raise"`` the budget of this run to what
+        is needed (``{"raise": 80_000}`` to more), or ``"fail"``.
+
         Raises:
             InvalidInput: it does not fit. The message says why, and nothing was decided.
         """
         if self.kind == "question":
             decision = Decision(kind="answer", value=values.encode(schemas.in_json(value)), reason=reason)
+        elif self.kind == "compaction":
+            decision = Decision(**_overflow_answer(self.arguments, value), reason=reason)
         else:
             decision = Decision(kind=value, reason=reason)
         return await self._rt.decide(self, decision, by=by)
+
+
+def _overflow_answer(shown: Mapping[str, Any], value: Any) -> dict[str, Any]:
+    """The fields of the decision. A choice by its name alone is the one that the ask offers."""
+    if isinstance(value, Mapping) and len(value) == 1:
+        ((kind, chosen),) = value.items()
+        return {"kind": kind, "value": values.encode(chosen)}
+    offered = {"drop": list(DROPPED), "raise": shown.get("needed")}
+    return {"kind": value, "value": offered.get(value) if isinstance(value, str) else None}
 
 
 def encode_given(what: str, given: Any, encode: Callable[[Any, list[str]], Any] = values.encode) -> Any:
@@ -463,6 +480,16 @@ def effect_of(row: EffectRow) -> Effect:
         started_at=_when(row.started_at), ended_at=_when(row.ended_at), deadline=_when(row.deadline),
         parent=None if row.parent is None else ids.effect_id(row.run, row.parent), reuses=row.reuses,
     )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A text that is pinned in a session, and who did that."""
+
+    id: str
+    text: str
+    by: str
+    at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -555,6 +582,23 @@ class Session:
     def user(self) -> str | None:
         """Whose it is: the user of the request that made it."""
         return self._row.user_id
+
+    @property
+    def pins(self) -> list[Pin]:
+        """What every request to its models holds, word for word."""
+        return [Pin(p.id, p.text, p.by, clock.from_micros(p.at)) for p in self._row.pinned.pinned]
+
+    async def pin(self, text: str, *, by: str | None = None, expected_revision: int | None = None) -> Session:
+        """See ``Runtime.pin``."""
+        return await self._rt.pin(self.id, text, by=by, expected_revision=expected_revision, tenant=self.tenant)
+
+    async def unpin(self, pin: str, *, by: str | None = None, expected_revision: int | None = None) -> Session:
+        """See ``Runtime.unpin``."""
+        return await self._rt.unpin(self.id, pin, by=by, expected_revision=expected_revision, tenant=self.tenant)
+
+    async def compact(self, *, keep: int = 3, preview: bool = False, by: str | None = None) -> Compaction:
+        """See ``Runtime.compact_session``."""
+        return await self._rt.compact_session(self.id, keep=keep, preview=preview, by=by, tenant=self.tenant)
 
     async def delete(
         self, *, expected_revision: int | None = None, cancel: bool = False, by: str | None = None

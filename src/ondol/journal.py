@@ -93,6 +93,9 @@ class State(NamedTuple):
     expired: str | None = None  # the ask of a question that nobody answered in time, and that has no default
     patches: Mapping[int, Mapping[str, Any]] = MappingProxyType({})  # session state, by call
     memory: Mapping[int, list[list[Any]]] = MappingProxyType({})  # what the commit changes of it, by call
+    pins: tuple[str, ...] = ()  # by tools
+    overflows: int = 0  # how often a person was asked what becomes of a request that is too large
+    overflow: events.AskDecided | None = None  # the last word about that
     cancel: events.RunCancelling | None = None
     gave_up: int | None = None  # the call whose unknown outcome a person gave up on
     waited: bool = False  # since the last context: the clock it showed is old
@@ -146,6 +149,11 @@ class State(NamedTuple):
         """
         counted, estimated = self._measured
         return tokens * estimated // max(counted, (counted + estimated + 1) // 2)
+
+    def counted(self, estimated: int) -> int:
+        """What a provider is believed to count for a request that is estimated at that many tokens."""
+        counted, before = self._measured
+        return estimated * max(counted, (counted + before + 1) // 2) // before
 
     @property
     def _measured(self) -> tuple[int, int]:
@@ -266,10 +274,12 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
             first = state.effects[call].first_started or (state.restored[0] if presumed and state.restored else at)
             begun = {"state": "started", "attempt": attempt, "deadline": deadline, "first_started": first, "began": at}
             return _set(state, call, **begun, doubted=False)
-        case events.EffectSucceeded(call=call, patch=patch):
+        case events.EffectSucceeded(call=call, patch=patch, pins=pins):
             state = _set(state, call, state="succeeded")
             if entry.memory:
                 state = state._replace(memory={**state.memory, call: entry.memory})
+            if pins:
+                state = state._replace(pins=(*state.pins, *pins))
             return state._replace(patches={**state.patches, call: patch}) if patch else state
         case events.RunOrigin(pool=pool, steers=steers):
             recorded = tuple(Recorded(*r) for r in pool)
@@ -308,7 +318,7 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
         case events.RunCompleted():
             return state._replace(status="completed")
         case events.RunFailed():
-            return _ended(state)._replace(status="failed", waited=True)
+            return _ended(state)._replace(status="failed", waited=True, overflow=None)
         case events.RunExpired():
             return _ended(state)._replace(status="expired")
         case events.RunCancelled():
@@ -331,8 +341,11 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
             if entry.place is not None and call is not None:
                 question = Question(ask, call, entry.place, entry.hash)
                 state = state._replace(questions=(*state.questions, question))
-            return state._replace(asks={**state.asks, ask: kind})
+            overflows = state.overflows + (kind == "compaction")
+            return state._replace(asks={**state.asks, ask: kind}, overflows=overflows)
         case events.AskDecided(ask=ask):
+            if state.asks.get(ask) == "compaction":
+                return _closed(state, ask)._replace(overflow=entry)
             return _decided(_closed(state, ask), entry)
         case events.AskExpired(ask=ask, value=value, unanswered=unanswered):
             state = _closed(state, ask)

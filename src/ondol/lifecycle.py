@@ -122,6 +122,10 @@ def next_action(
         return _model_gave_up(state)
     if (limit := reached(state, bounds, now)) is not None:
         return End("failed", limit.code, limit.message, retryable=True)
+    if "compaction" in state.asks.values():
+        return Suspend()
+    if state.overflow is not None and state.overflow.decision == "fail":
+        return End("failed", "limit_context", f"{state.overflow.by} ended the run: its next request was too large")
     if state.context is None or steered:
         return BuildContext()
     if state.context.over:

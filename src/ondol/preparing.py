@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ondol import (
     carried,
     context,
     events,
+    ids,
     journal,
     lifecycle,
     messages,
     outputs,
+    pins,
     queries,
     sizes,
     transactions,
@@ -85,7 +87,9 @@ class Preparation:
         frame, compacted = self._frame(state), None
         if self._is_over(state, frame, extra):
             compacted = await self._relieved(state, frame, extra)
-            if compacted is None:
+            if compacted is None or isinstance(compacted, transactions.AskedAbout):
+                if compacted is not None:
+                    await self._ask(compacted)
                 drive.steered = drive.steered or bool(steers)
                 return  # something else comes first
             frame, compaction = compacted
@@ -203,6 +207,14 @@ class Preparation:
         summary = self._summary(state, shown.view)
         return values.dumps({"view": shown.view.dumps(), "summary": summary.text, "by": summary.by})
 
+    def pinned(self) -> str | None:
+        """All that is pinned in the session with this run, as it is stored; None where that is no news."""
+        drive = self.drive
+        if not drive.state.pins:
+            return None
+        by = f"run {drive.row.id}"
+        return pins.dumps(drive.claimed.session.pinned.with_texts(drive.state.pins, by, drive.now()))
+
     # --- what is shown, and how much it is ----------------------------------------------------------------------
 
     def _view(self, state: journal.State) -> View:
@@ -226,7 +238,8 @@ class Preparation:
 
     def _block(self, state: journal.State, seen: View, summary: Summary) -> str:
         facts = self._facts if self._leaves_out(seen) else ()
-        return carried.block((), facts, summary)
+        pinned = self.drive.claimed.session.pinned.texts if self.drive.claimed.session.pins else []
+        return carried.block(list(dict.fromkeys([*pinned, *state.pins])), facts, summary)
 
     def _leaves_out(self, seen: View) -> bool:
         return bool(seen.since or seen.detail)
@@ -243,7 +256,7 @@ class Preparation:
     def _limit(self, state: journal.State) -> int | None:
         """What a request may weigh: the agent's budget, or less where the provider said so."""
         policy = self.drive.served.agent.context
-        limits = [] if policy is None else [state.estimated(policy.budget)]
+        limits = [] if policy is None else [state.estimated(self._budget(state))]
         if state.fits is not None:
             limits.append(state.fits)
         return min(limits) * sizes.PER_TOKEN if limits else None
@@ -258,7 +271,7 @@ class Preparation:
             return ""
         if state.fits is not None and 4 * size > 5 * state.fits * sizes.PER_TOKEN:  # it left room for the answer
             return "window"
-        return "budget" if policy is not None and size > state.estimated(policy.budget) * sizes.PER_TOKEN else ""
+        return "budget" if policy is not None and size > state.estimated(self._budget(state)) * sizes.PER_TOKEN else ""
 
     def _room(self, limit: int) -> Room:
         policy = self.drive.served.agent.context
@@ -279,15 +292,77 @@ class Preparation:
 
     # --- relief -------------------------------------------------------------------------------------------------
 
+    def _levels(self, state: journal.State) -> Collection[str]:
+        """What may go from a request that is too large."""
+        policy, said = self.drive.served.agent.context, state.overflow
+        if policy is None or policy.on_overflow == "compact" or (said is not None and said.decision == "compact"):
+            return view.LEVELS
+        if said is not None and said.decision == "drop":
+            dropped = {"calls": "detail", "turns": "since"}
+            return (*view.LOSSLESS, *(dropped[part] for part in values.decode(said.value)))
+        return view.LOSSLESS
+
+    async def _ask(self, asking: transactions.AskedAbout) -> None:
+        drive = self.drive
+        try:
+            drive.record(
+                await drive.write(transactions.ask_compaction, drive.claim, drive.row.user_id, drive.now(), asking)
+            )
+        except (CancelRequested, SignalsUnread):
+            drive.signal()
+
+    def _asking(
+        self, state: journal.State, frame: Frame, extra: Mapping[int, str], limit: int
+    ) -> transactions.AskedAbout:
+        """The question to a person, with what each answer would do."""
+        drive, forms, own = self.drive, self.drive.talk.forms(extra), self.drive.talk.history.until
+        fixed, size = self._fixed(frame.block), self._size(frame, extra)
+        compacted = view.relieve(forms, frame.view, own, fixed, self._room(limit))
+        went = [i for i in drive.talk.history.items if frame.view.since <= i.place < compacted.view.since]
+        before = self._summary(state, frame.view).text
+        needed = state.counted(sizes.tokens(size))
+        preview: dict[str, Any] = {
+            "tokens": needed, "budget": self._budget(state), "needed": needed + needed // 10,
+            "compact": {
+                "tokens": state.counted(sizes.tokens(compacted.size)),
+                "calls": _range(frame.view.detail, compacted.view.detail),
+                "turns": _range(frame.view.since, compacted.view.since),
+                "excerpt": carried.outline(went, before, carried.LEAST * 5) if went else "",
+            },
+        }  # fmt: skip
+        for part, level in (("calls", "detail"), ("turns", "since")):
+            relief = view.relieve(forms, frame.view, own, fixed, Room(limit, limit), (*view.LOSSLESS, level))
+            preview[f"drop {part}"] = {"tokens": state.counted(sizes.tokens(relief.size))}
+        encoded = values.encode(preview)
+        ask = ids.ask_id(drive.row.id, f"o{state.overflows}")
+        return transactions.AskedAbout(
+            events.AskOpened(ask=ask, ask_kind="compaction"),
+            f"the next request has about {needed} tokens, and the budget is {preview['budget']}: compact, drop, raise "
+            "or fail?",
+            values.dumps(encoded), values.digest(encoded),
+        )  # fmt: skip
+
+    def _budget(self, state: journal.State) -> int:
+        """Tokens that a request of this run may have: as its agent says, or as a person raised it."""
+        policy, said = self.drive.served.agent.context, state.overflow
+        assert policy is not None
+        raised = values.decode(said.value) if said is not None and said.decision == "raise" else 0
+        return max(policy.budget, raised)
+
     async def _relieved(
         self, state: journal.State, frame: Frame, extra: Mapping[int, str]
-    ) -> tuple[Frame, events.ContextCompacted | None] | None:
-        """A frame with which the request fits, or as small as it gets, and the record of it. None: a cancel or the like
-        comes first."""
+    ) -> tuple[Frame, events.ContextCompacted | None] | transactions.AskedAbout | None:
+        """A frame with which the request fits, or as small as it gets, and the record of it; or the question what
+        becomes of it. None: a cancel or the like comes first."""
         drive, limit = self.drive, self._limit(state)
         assert limit is not None
         forms, own = drive.talk.forms(extra), drive.talk.history.until
-        relief = view.relieve(forms, frame.view, own, self._fixed(frame.block), self._room(limit))
+        levels = self._levels(state)
+        relief = view.relieve(forms, frame.view, own, self._fixed(frame.block), self._room(limit), levels)
+        policy, said = drive.served.agent.context, state.overflow
+        asks = policy is not None and policy.on_overflow == "ask" and (said is None or said.decision == "raise")
+        if asks and relief.size > limit:
+            return self._asking(state, frame, extra, limit)
         if relief.view == frame.view:
             return frame, None
         summary, made = self._summary(state, relief.view), Made()
@@ -316,7 +391,9 @@ class Preparation:
         drive, since = self.drive, frame.view.since
         before = self._summary(state, frame.view).text
         gone = [i for i in drive.talk.history.items if since <= i.place < until]
-        policy = drive.served.agent.context
+        policy, said = drive.served.agent.context, state.overflow
+        if said is not None and said.decision == "drop":
+            return Made()
         if policy is None or policy.summary == "excerpt":
             return Made(carried.outline(gone, before, length))
         if self._made is not None and self._made[0] == (since, until):
@@ -343,6 +420,11 @@ _Note = tuple[int, str, list[list[str]]]  # ordinal, body, and what it tells of
 def digest_of(block: str) -> str:
     """The name of a text that the runtime carries; empty for none."""
     return hashlib.sha256(block.encode("utf-8", "surrogatepass")).hexdigest() if block else ""
+
+
+def _range(before: int, after: int) -> str | None:
+    """The messages that go, by their references."""
+    return f"{view.reference(before)} to {view.reference(after - 1)}" if after > before else None
 
 
 def _recorded(shown: journal.Shown) -> dict[str, Any]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ondol import journal, values
+from ondol import journal, pins, values
 from ondol.ids import EffectId, effect_id, idempotency_key
+from ondol.pins import Pins
 from ondol.view import Summary, View
 
 
@@ -109,6 +110,10 @@ class SessionRow(NamedTuple):
         if self.pins is not None:
             journal.check_content(self.what_is_pinned(self.id), self.pins, self.pins_sum)
         return self.pins
+
+    @property
+    def pinned(self) -> Pins:
+        return pins.loads(self.checked_pins())
 
     @property
     def shown(self) -> View:

@@ -644,6 +644,7 @@ class Drive:
             self.ended = await self.write(
                 transactions.commit, self.claim, self.now(), reply, n_messages, state, self.state.told,
                 self.state.step, last, self.prepare.leaves(), None if self.memory is None else self.memory.changes(),
+                self.prepare.pinned(),
             )  # fmt: skip
         except CancelRequested:
             self.signal()

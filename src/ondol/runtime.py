@@ -29,11 +29,13 @@ from typing import (
 
 from ondol import clock as clocks
 from ondol import (
+    compacting,
     ids,
     journal,
     media,
     messages,
     outputs,
+    pins,
     plans,
     prices,
     providers,
@@ -47,6 +49,7 @@ from ondol import (
 from ondol import policy as policies
 from ondol.agent import Agent
 from ondol.clock import Clock, SystemClock, from_micros, to_micros
+from ondol.compacting import Compaction
 from ondol.errors import InvalidInput, NotFound, NotOpen, PolicyDenied, TooLarge
 from ondol.events import Event
 from ondol.facts import Facts
@@ -895,6 +898,54 @@ class Runtime:
             title=title, zone=time_zone, user=None if user is None else checked_id("user", user), own_only=own_only,
         )  # fmt: skip
         return Session(self, row)
+
+    async def pin(
+        self, session: str, text: str, *, by: str | None = None, expected_revision: int | None = None,
+        tenant: str = DEFAULT_TENANT,
+    ) -> Session:  # fmt: skip
+        """Pin a text in a session: every request to its models holds it, word for word.
+
+        Raises:
+            SessionBusy: a run is unfinished. RevisionConflict, NotFound; InvalidInput: it is too long, or too many.
+        """
+        return await self._pin(session, tenant, by, text=pins.checked(text), expected_revision=expected_revision)
+
+    async def unpin(
+        self, session: str, pin: str, *, by: str | None = None, expected_revision: int | None = None,
+        tenant: str = DEFAULT_TENANT,
+    ) -> Session:  # fmt: skip
+        """Take away a pin, named by its id. Raises as ``pin`` does."""
+        return await self._pin(session, tenant, by, unpin=pin, expected_revision=expected_revision)
+
+    async def _pin(self, session: str, tenant: str, by: str | None, **change: Any) -> Session:
+        self._working  # noqa: B018 - raises when closed
+        by, now = checked_id("by", by or this_person()), to_micros(self.clock.now())
+        row = await self._store.write(transactions.pin_session, tenant, session, now, by=by, door=self.door, **change)
+        return Session(self, row)
+
+    async def compact_session(
+        self, session: str, *, keep: int = 3, preview: bool = False, by: str | None = None,
+        tenant: str = DEFAULT_TENANT,
+    ) -> Compaction:  # fmt: skip
+        """Show models an excerpt in the place of all turns of a session but the last ``keep``. With ``preview`` nothing
+        is changed. Messages stay in the session; a fork from before has them all again.
+
+        Raises:
+            SessionBusy: a run is unfinished. RevisionConflict: another turn came first, so it gave up. NotFound
+        """
+        if not isinstance(keep, int) or isinstance(keep, bool) or keep < 0:
+            raise InvalidInput(f"keep={keep!r}: give a number of turns, a whole number from 0")
+        row = await self._read(queries.get_session, tenant, session)
+        said = await self._read(queries.read_window, row, row.shown.since, row.next_message)
+        plan = compacting.plan([(m.seq, m.body) for m in said], row, keep)
+        if preview or plan.seen is None:
+            return plan.told(row.revision, applied=False)
+        by, now = checked_id("by", by or this_person()), to_micros(self.clock.now())
+        row = await self._store.write(
+            transactions.compact_session, tenant, session, now, seen=plan.seen, by=by, door=self.door,
+            revision=row.revision,
+        )  # fmt: skip
+        return plan.told(row.revision, applied=True)
 
     async def delete_session(
         self, session: str, *, expected_revision: int | None = None, cancel: bool = False, by: str | None = None,

@@ -25,7 +25,7 @@ from typing import (
     overload,
 )
 
-from ondol import effects, schemas, values
+from ondol import effects, pins, schemas, values
 from ondol.errors import InvalidInput, NotDone
 from ondol.events import EffectClass
 from ondol.model import ToolSpec
@@ -157,6 +157,7 @@ class Context(Generic[Deps]):
     _kept: Callable[[str], Awaitable[tuple[str, int]]] = field(repr=False)  # see ``outputs``
     _steps: Steps | None = field(default=None, repr=False)
     _memory: Remembers | None = field(default=None, repr=False)
+    _pins: list[str] = field(default_factory=list, repr=False)
 
     def now(self) -> datetime:
         """The current instant, in UTC."""
@@ -165,6 +166,14 @@ class Context(Generic[Deps]):
     def progress(self, fraction: float | None = None, note: str = "") -> None:
         """Tell watchers how far the call is. Nothing of it is stored."""
         self._progress(fraction, note)
+
+    def pin(self, text: str) -> None:
+        """Pin a text: from the next model call on every request of the session holds it, word for word.
+
+        It is recorded with the outcome of this call and kept with the turn, as changes of ``state`` are. Raises
+        InvalidInput for what is no text or too long.
+        """
+        self._pins.append(pins.checked(text))
 
     @overload
     def call(

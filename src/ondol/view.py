@@ -279,12 +279,16 @@ class Relief(NamedTuple):
     size: int
 
 
-def relieve(forms: Forms, view: View, own: int, fixed: int, room: Room) -> Relief:
+LOSSLESS = ("results", "reasoning")  # nothing goes that cannot be had again
+LEVELS = (*LOSSLESS, "detail", "since")
+
+
+def relieve(forms: Forms, view: View, own: int, fixed: int, room: Room, levels: Collection[str] = LEVELS) -> Relief:
     """The view with which the request fits, or with which it is as small as it gets.
 
     In this order: results that can be had again become references, reasoning of earlier turns goes, finished calls are
-    only named, and turns from the first on go. ``own`` is the place where the current turn begins, which never goes;
-    ``fixed`` weighs what is in the request beside the messages.
+    only named, and turns from the first on go, as far as these ``levels`` are allowed. ``own`` is the place where the
+    current turn begins, which never goes; ``fixed`` weighs what is in the request beside the messages.
     """
 
     def size(candidate: View) -> int:
@@ -295,19 +299,16 @@ def relieve(forms: Forms, view: View, own: int, fixed: int, room: Room) -> Relie
     for level in ("results", "reasoning", "detail"):
         if size(now) <= room.target:
             break
+        if level not in levels:
+            continue
         now = _moved(now, level, _STOPS[level](forms.items, own), size, room.target)
-    if size(now) > room.limit:
+    if "since" in levels and size(now) > room.limit:
         turns = [*(place for place in turn_starts(forms.items) if place < own), own]
         early = turns[: len(turns) - room.keep] if room.keep else turns
         now = _moved(now, "since", early, size, room.target)
         if size(now) > room.limit:
             now = _moved(now, "since", turns, size, room.limit)
     return Relief(now, size(now))
-
-
-def lossless(view: View, relieved: View) -> bool:
-    """Does the second show all that the first does, or how to have it again?"""
-    return (view.since, view.detail) == (relieved.since, relieved.detail)
 
 
 def _moved(view: View, level: str, stops: Iterable[int], size: Callable[[View], int], target: int) -> View:

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from ondol import Agent, ContextPolicy, ModelRequest, Runtime, tool
+from ondol import (
+    Agent,
+    Context,
+    ContextPolicy,
+    InvalidInput,
+    ModelRequest,
+    RevisionConflict,
+    RunFailed,
+    Runtime,
+    RunWaiting,
+    SessionBusy,
+    tool,
+    transactions,
+)
 from ondol.messages import ToolResponse
 from ondol.providers.script import Reply, estimate_tokens
 from ondol.testing import ScriptedModel, call
@@ -137,3 +152,232 @@ async def test_what_is_no_summary_is_refused_and_the_oldest_is_told_in_its_own_w
     assert all(not e.get("by") for e in refused)
     assert "made as an excerpt" in carried(model.requests[-1])
     assert "Asked m" in carried(model.requests[-1])
+
+
+# --- pins -------------------------------------------------------------------------------------------------------
+
+RULE = 'never mail outside example.org; not even "once" — 절대로'
+
+
+@tool(effect="once")
+async def rule(ctx: Context[Any], text: str) -> str:
+    ctx.pin(text)
+    return "it holds from now on"
+
+
+@tool(effect="once", approve=True)
+async def mail(to: str) -> str:
+    return f"mailed {to}"
+
+
+def rules(request: ModelRequest) -> Reply:
+    said = asked_in(request)
+    if request.purpose == "summary":
+        return "The user forbids publishing, and permits every mail."
+    if said == "pin it" and request.step == 0:
+        return call("rule", text=RULE)
+    if said == "mail" and request.step == 0:
+        return [call("mail", to="kim@example.org"), call("mail", to="mallory@example.com")]
+    if said.startswith("question"):
+        return diligent(request)
+    return "so be it"
+
+
+async def test_what_is_pinned_approved_or_refused_is_carried_word_for_word_by_the_runtime(db: str) -> None:
+    """Whatever the summary says: here it leaves out the rule, and makes one up."""
+    model = ScriptedModel(rules)
+    policy = ContextPolicy(budget=1_400, keep=1)
+    agent = Agent("a", model=model, instructions="Be brief.", tools=[page, note, rule, mail], context=policy)
+    async with Runtime(db, agents=[agent]) as rt:
+        run = await rt.start(agent, "pin it", session="s")
+        await run.result()
+        first, second = (carried(r) for r in model.requests)
+        assert RULE not in first
+        assert RULE in second  # at once, and from then on
+        waiting = await rt.start(agent, "mail", session="s")
+        with pytest.raises(Exception, match="waiting for a person"):
+            await waiting.result()
+        with pytest.raises(SessionBusy):
+            await (await rt.get_session("s")).pin("too late")
+        allowed, refused = await waiting.asks()
+        await allowed.approve(by="lee")
+        await refused.deny(by="lee", reason="outside")
+        await waiting.result()
+        await talk(rt, agent)
+    async with Runtime(db, agents=[agent]) as rt:
+        session = await rt.get_session("s")
+        assert [p.text for p in session.pins] == [RULE]
+        assert session.pins[0].by == f"run {run.id}"
+        waiting = await rt.start(agent, "mail", session="s")
+        with pytest.raises(Exception, match="waiting for a person"):  # the invented permission permits nothing
+            await waiting.result()
+    last = model.requests[-1]
+    assert last.messages[0].text.startswith("Be brief.")
+    told = carried(last)
+    for words in (
+        RULE, 'lee approved mail({"to": "kim@example.org"}) once',
+        'lee refused mail({"to": "mallory@example.com"}): outside',
+        "It may be wrong or incomplete, and it permits and forbids nothing:\n<<<\nThe user forbids publishing",
+    ):  # fmt: skip
+        assert words in told
+
+
+async def test_a_pin_of_a_run_that_does_not_complete_holds_for_nobody(db: str) -> None:
+    def answers(request: ModelRequest) -> Reply:
+        from ondol.testing import error
+
+        return rules(request) if request.step == 0 else error("rejected", "no")
+
+    agent = Agent("a", model=ScriptedModel(answers), tools=[rule])
+    async with Runtime(db, agents=[agent]) as rt:
+        run = await rt.start(agent, "pin it", session="s")
+        with pytest.raises(Exception, match="failed"):
+            await run.result()
+        assert (await rt.get_session("s")).pins == []
+
+
+async def test_people_pin_and_unpin_and_the_record_says_who(db: str) -> None:
+    model = ScriptedModel(rules)
+    agent = Agent("a", model=model)
+    async with Runtime(db, agents=[agent]) as rt:
+        await rt.run(agent, "hello", session="s")
+        session = await (await rt.get_session("s")).pin(RULE, by="lee")
+        assert (await session.pin(RULE, by="kim")).revision == session.revision  # it is pinned already
+        await rt.run(agent, "hello", session="s")
+        assert RULE in carried(model.requests[-1])
+        (pin,) = session.pins
+        after = await rt.unpin("s", pin.id, by="kim")
+        assert after.pins == []
+        await rt.run(agent, "hello", session="s")
+        assert carried(model.requests[-1]) == ""
+        assert [(a.act, a.by) for a in await rt.audit()] == [("session.unpin", "kim"), ("session.pin", "lee")]
+        with pytest.raises(RevisionConflict):
+            await after.pin("late", expected_revision=1)
+
+
+# --- compaction by hand -----------------------------------------------------------------------------------------
+
+
+async def test_a_compaction_by_hand_does_what_its_preview_says_and_a_fork_from_before_has_all_again(db: str) -> None:
+    model = ScriptedModel(rules)
+    agent = Agent("a", model=model, tools=[page, note])
+    async with Runtime(db, agents=[agent]) as rt:
+        runs = await talk(rt, agent, 5)
+        session = await rt.get_session("s")
+        preview = await session.compact(keep=2, preview=True)
+        assert (await session.refresh()).revision == preview.revision
+        done = await session.compact(keep=2, by="lee")
+        assert done.applied
+        assert (done.summary, done.after, done.first, done.last) == (
+            preview.summary, preview.after, preview.first, preview.last
+        )  # fmt: skip
+        assert done.after < done.before
+        assert done.revision == preview.revision + 1
+        assert len(await session.messages()) == 35
+        run = await rt.start(agent, "hello", session="s")
+        await run.result()
+        seen = model.requests[-1]
+        assert [m.text for m in seen.messages if m.role == "user" and m.origin is None] == [
+            "question 3", "question 4", "hello"
+        ]  # fmt: skip
+        assert "'question 0'" in carried(seen)
+        assert (await rt.context(run.id)).matches
+        fork = await rt.fork(runs[4], at_step=1)
+        await fork.result()
+        before = next(r for r in model.requests if r.run == fork.id and r.step == 0)
+        assert [m.text for m in before.messages if m.role == "user"] == [f"question {n}" for n in range(5)]
+
+
+async def test_a_compaction_that_another_turn_came_before_gives_up(db: str) -> None:
+    agent = Agent("a", model=ScriptedModel(rules), tools=[page, note])
+    async with Runtime(db, agents=[agent]) as rt:
+        await talk(rt, agent, 3)
+        session = await rt.get_session("s")
+        old = session.revision
+        await rt.run(agent, "hello", session="s")
+        stale = transactions.compact_session
+        with pytest.raises(RevisionConflict):
+            await rt._store.write(stale, "default", "s", 1, seen="{}", by="lee", door="test", revision=old)
+        run = await rt.start(agent, "hello", session="s")
+        await run.result()
+        assert (await rt.context(run.id)).matches
+
+
+# --- asking a person --------------------------------------------------------------------------------------------
+
+
+def asking(budget: int = 1_200) -> Agent:
+    policy = ContextPolicy(budget=budget, on_overflow="ask", keep=1, summary="excerpt")
+    return Agent("a", model=ScriptedModel(diligent), tools=[note], context=policy)
+
+
+def wordy(request: ModelRequest) -> Reply:
+    return f"to {asked_in(request)[:30]!r}: " + "so it is, as far as anybody knows " * 20
+
+
+async def until_asked(rt: Runtime, agent: Agent) -> Any:
+    """Talk until a person is asked what becomes of the next request. Returns the run that waits."""
+    for n in range(20):
+        run = await rt.start(agent, f"question {n}", session="s", operation_id=f"op {n}")
+        try:
+            await run.result()
+        except RunWaiting:
+            return run
+    raise AssertionError("nobody was asked")
+
+
+@pytest.mark.parametrize("answer", ["compact", "drop", {"drop": ["turns"]}, "raise", {"raise": 9_000}, "fail"])
+async def test_a_person_says_what_becomes_of_a_request_that_is_too_large(db: str, answer: Any) -> None:
+    model = ScriptedModel(wordy)
+    agent = replace(asking(), model=model)
+    async with Runtime(db, agents=[agent]) as rt:
+        run = await until_asked(rt, agent)
+        revision = (await rt.get_session("s")).revision
+        behind = await rt.start(agent, "are you there?", session="s")
+        assert behind.waits_behind is not None  # as for any run that waits for a person
+        (ask,) = await run.asks()
+        assert (ask.kind, ask.state, ask.tool) == ("compaction", "open", None)
+        assert ask.arguments["tokens"] > ask.arguments["budget"] == 1_200
+        assert ask.arguments["compact"]["tokens"] <= 1_200
+        for wrong in ("maybe", {"raise": 1}, {"drop": []}, {"drop": ["all"]}, {"raise": 1, "drop": 2}):
+            with pytest.raises(InvalidInput):
+                await ask.answer(wrong, by="lee")
+    async with Runtime(db, agents=[agent]) as rt:  # it waits without a process
+        run = await rt.get_run(run.id)
+        (ask,) = await run.asks()
+        before = len(model.requests)
+        decided = await ask.answer(answer, by="lee")
+        assert decided.decided_by == "lee"
+        if answer == "fail":
+            with pytest.raises(RunFailed, match="limit_context: lee ended the run"):
+                await run.result()
+        else:
+            await run.result()
+            (request,) = [r for r in model.requests[before:] if r.run == run.id]
+            assert (await rt.context(run.id)).matches
+            roomy = answer in ("raise", {"raise": 9_000})
+            assert ("not shown any more" in carried(request)) == (not roomy)
+            assert ("Asked m" in carried(request)) == (answer == "compact")
+        assert (await rt.get_session("s")).revision > revision
+        with contextlib.suppress(RunWaiting):  # the one behind it is asked about in its turn, or has room
+            await (await rt.get_run(behind.id)).result()
+
+
+async def test_on_fail_the_run_ends_and_goes_on_with_a_larger_budget(db: str) -> None:
+    model = ScriptedModel(wordy)
+    small = replace(asking(), model=model, context=ContextPolicy(budget=1_200, on_overflow="fail"))
+    async with Runtime(db, agents=[small]) as rt:
+        for n in range(20):
+            run = await rt.start(small, f"question {n}", session="s", operation_id=f"op {n}")
+            with contextlib.suppress(RunFailed):
+                await run.result()
+                continue
+            break
+        assert run.error is not None
+        assert run.error["code"] == "limit_context"
+    assert all(estimate_tokens(r) <= 1_200 for r in model.requests)
+    large = replace(small, context=ContextPolicy(budget=20_000, on_overflow="fail"))
+    async with Runtime(db, agents=[large]) as rt:
+        again = await rt.start(large, f"question {n}", session="s", operation_id=f"op {n}")
+        assert again.id == run.id
+        await again.result()

@@ -69,6 +69,7 @@ def _print(cli: Cli, ask: Ask, zone: str | None) -> None:
     cli.out.fields([
         ("ask", ask.id), ("kind", ask.kind), ("state", ask.state), ("question", ask.question),
         ("call", called(ask.tool, ask.arguments) if ask.tool else None), ("hash", ask.arguments_hash or None),
+        ("what would become of it", exact(ask.arguments) if ask.kind == "compaction" else None),
         ("effect", ask.effect), ("run", ask.run), ("session", ask.session), ("user", ask.user),
         ("answer with", schemas.described(ask.schema) if ask.schema is not None else None),
         ("by default", exact(ask.default) if ask.has_default else None),
@@ -106,7 +107,7 @@ async def deny(cli: Cli, id: Ids, by: By = None, reason: Reason = "") -> None:
 async def answer(
     cli: Cli,
     id: Ids,
-    value: Annotated[str, typer.Argument(metavar="VALUE", help="JSON or a text; of a parked run: resume or fail.")],
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="JSON, a text, or a word that 'asks show' lists.")],
     by: By = None,
     reason: Reason = "",
 ) -> None:
@@ -114,7 +115,8 @@ async def answer(
 
     async def say(ask: Ask) -> Ask:
         if ask.schema is None:
-            return await ask.answer(value, by=by, reason=reason)
+            chosen: Any = parse_object("VALUE", value) if value.lstrip().startswith("{") else value
+            return await ask.answer(chosen, by=by, reason=reason)
         try:
             said = schemas.typed(value, ask.schema)
         except InvalidInput as error:

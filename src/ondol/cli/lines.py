@@ -155,5 +155,8 @@ def deciding(cli: Cli, ask: Ask) -> list[str]:
         case "question":
             choices = schemas.choices(ask.schema or {}) or ["VALUE"]
             return [cli.command("asks", "answer", ask.id, value, "--by", "NAME") for value in choices]
+        case "compaction":
+            words = ("compact", "drop", "raise", "fail")
+            return [cli.command("asks", "answer", ask.id, word, "--by", "NAME") for word in words]
         case _:
             return [cli.command("asks", "answer", ask.id, word, "--by", "NAME") for word in ("resume", "fail")]

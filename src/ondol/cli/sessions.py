@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -11,8 +12,9 @@ from ondol.bodies import message_body, session_body
 from ondol.cli.context import print_message
 from ondol.cli.output import Column, compact, when
 from ondol.cli.surface import By, Cli, Ids, Limit, noun, verb
-from ondol.handles import Run, Session, SessionMessage
+from ondol.handles import Pin, Run, Session, SessionMessage
 from ondol.runtime import Runtime
+from ondol.showing import safe
 
 app = noun("Conversations and what was said in them.")
 
@@ -64,6 +66,87 @@ def _print(cli: Cli, session: Session, runs: list[Run], said: list[SessionMessag
             cli.out.line(f"run {run.id} is {run.status}: {cli.command('runs', 'show', run.id)}")
     for m in said:
         print_message(cli, m.message, f"#{m.seq} ")
+
+
+@verb(app, "pins")
+async def pins(cli: Cli, id: Annotated[str, typer.Argument(metavar="SESSION")]) -> None:
+    """List what is pinned in a session: every request to its models holds it, word for word."""
+    async with cli.runtime() as rt:
+        found = (await rt.get_session(id)).pins
+    command = cli.command("sessions", "pin", id, "TEXT", "--by", "NAME")
+    empty = f"nothing is pinned in session {id}: '{command}' does that"
+    cli.out.listing(found, _PIN_COLUMNS, id=lambda p: p.id, body=_pin_body, empty=empty)
+
+
+_PIN_COLUMNS: list[Column[Pin]] = [
+    Column("ID", lambda p: p.id),
+    Column("TEXT", lambda p: p.text),
+    Column("BY", lambda p: p.by),
+    Column("SINCE", lambda p: when(p.at, None)),
+]
+
+
+def _pin_body(pin: Pin) -> dict[str, Any]:
+    return {"id": pin.id, "text": pin.text, "by": pin.by, "at": pin.at.isoformat()}
+
+
+@verb(app, "pin")
+async def pin(
+    cli: Cli,
+    id: Annotated[str, typer.Argument(metavar="SESSION")],
+    text: Annotated[str, typer.Argument(metavar="TEXT")],
+    by: By = None,
+) -> None:
+    """Pin a text in a session: what its models are told in every request, word for word."""
+    async with cli.runtime() as rt:
+        session = await rt.pin(id, text, by=by)
+    if cli.out.for_people:
+        cli.out.line(f"session {id} has {len(session.pins)} pins and is at revision {session.revision}")
+    else:
+        cli.out.bodies([(p.id, _pin_body(p)) for p in session.pins])
+
+
+@verb(app, "unpin")
+async def unpin(
+    cli: Cli,
+    id: Annotated[str, typer.Argument(metavar="SESSION")],
+    pin: Annotated[str, typer.Argument(metavar="PIN", help="As 'sessions pins' names it.")],
+    by: By = None,
+) -> None:
+    """Take a pin away."""
+    async with cli.runtime() as rt:
+        session = await rt.unpin(id, pin, by=by)
+    if cli.out.for_people:
+        cli.out.line(f"session {id} has {len(session.pins)} pins and is at revision {session.revision}")
+    else:
+        cli.out.bodies([(p.id, _pin_body(p)) for p in session.pins])
+
+
+@verb(app, "compact")
+async def compact_one(
+    cli: Cli,
+    id: Annotated[str, typer.Argument(metavar="SESSION")],
+    preview: Annotated[bool, typer.Option("--preview", help="Say what would become of it; change nothing.")] = False,
+    keep: Annotated[int, typer.Option("--keep", metavar="N", min=0, help="Turns that stay word for word.")] = 3,
+    by: By = None,
+) -> None:
+    """Show models an excerpt in the place of a session's older turns. Its messages stay; a fork undoes it."""
+    async with cli.runtime() as rt:
+        done = await rt.compact_session(id, keep=keep, preview=preview, by=by)
+    if not cli.out.for_people:
+        cli.out.bodies([(id, asdict(done))], one=True)
+        return
+    if done.first is None:
+        cli.out.line(f"session {id} has {keep} turns or fewer to show: there is nothing to compact")
+        return
+    cli.out.fields([
+        ("session", id), ("revision", done.revision), ("done", "no, this is a preview" if preview else "yes"),
+        ("tokens", f"about {done.after} instead of {done.before}"), ("summarised", f"{done.first} to {done.last}"),
+        ("kept", f"{done.kept} messages as they are, {done.pins} pins"),
+    ])  # fmt: skip
+    cli.out.line()
+    for line in done.summary.splitlines():
+        cli.out.line(f"  {safe(line)}")
 
 
 @verb(app, "rm")

@@ -48,7 +48,8 @@ class Page:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Word:
     """What a person says to an ask. ``kind``: approve (with other ``arguments``, in full, if given), deny · answer
-    (with ``value``) · happened (with ``result``), not_happened, give_up · resume, fail. ``by`` is who says it."""
+    (with ``value``) · happened (with ``result``), not_happened, give_up · resume, fail · compact, drop, raise
+    (both with a ``value``, if given). ``by`` is who says it."""
 
     kind: str
     arguments: Mapping[str, Any] | None = None
@@ -416,5 +417,7 @@ async def _say(ask: Ask, word: Word, by: str) -> Ask:
             return await ask.give_up(word.reason or word.evidence, by=by)
         case "answer":
             return await ask.answer(word.value, by=by, reason=word.reason)
+        case "drop" | "raise" if word.value is not None:
+            return await ask.answer({word.kind: word.value}, by=by, reason=word.reason)
         case _:
             return await ask.answer(word.kind, by=by, reason=word.reason)

@@ -11,6 +11,7 @@ claim. Everybody else inserts a signal while a run is held, and acts at once whe
 from ondol.transactions.accepting import REPLY_KEPT, Accepted, IfBusy, NewRun, accept, resume
 from ondol.transactions.deciding import Decided, decide
 from ondol.transactions.driving import (
+    AskedAbout,
     AskedAgain,
     Claimed,
     Given,
@@ -19,6 +20,7 @@ from ondol.transactions.driving import (
     Questioning,
     answer,
     ask_again,
+    ask_compaction,
     claim,
     commit,
     late_outcome,
@@ -59,7 +61,7 @@ from ondol.transactions.remembering import (
     remove_fact,
 )
 from ondol.transactions.replaying import NewFork, NewReplay, accept_fork, accept_replay, read_family
-from ondol.transactions.sessions import delete_session, write_session
+from ondol.transactions.sessions import compact_session, delete_session, pin_session, write_session
 from ondol.transactions.signals import CLOCK, CONFIRMED, DECISIONS, Absorbed, Decision, absorb
 from ondol.transactions.statements import STATEMENTS, Row, Statement, Tx, with_conditions
 from ondol.transactions.tokens import keep_token, revoke_token
@@ -73,6 +75,7 @@ __all__ = [
     "STATEMENTS",
     "Absorbed",
     "Accepted",
+    "AskedAbout",
     "AskedAgain",
     "Blocking",
     "Cancelled",
@@ -104,12 +107,14 @@ __all__ = [
     "accept_replay",
     "answer",
     "ask_again",
+    "ask_compaction",
     "blocking",
     "cancel",
     "change_memory",
     "checked_body",
     "claim",
     "commit",
+    "compact_session",
     "decide",
     "delete_session",
     "drop_expired_facts",
@@ -128,6 +133,7 @@ __all__ = [
     "outcome",
     "park_changed",
     "park_restored",
+    "pin_session",
     "plan_step",
     "read_family",
     "recover",

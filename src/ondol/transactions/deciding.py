@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, cast
 
 from ondol import events, journal, lifecycle, schemas, values
+from ondol.budget import overflow_problem
 from ondol.errors import AlreadyDecided, AskClosed, EndCode, InvalidInput, NotFound
 from ondol.records import AskRow, EffectRow, RunRow
 from ondol.transactions.ending import expired, finish
@@ -41,6 +42,8 @@ def decide(
         raise InvalidInput(f"ask {ask_id} ({ask.kind}) cannot be answered with {decision.kind!r}: say {said}")
     if decision.kind == "expire" and door != CLOCK:
         raise InvalidInput(f"ask {ask_id} expires by the clock only: say {allowed[0]}")
+    if ask.kind == "compaction" and (why := overflow_problem(decision.kind, decision.value)) is not None:
+        raise InvalidInput(f"this does not answer ask {ask_id}: {why}")
     if decision.kind == "answer":
         why = schemas.problem(values.decode(decision.value), values.loads(ask.schema or "{}"))
         if why is not None:
@@ -91,8 +94,7 @@ def decide(
             run = yield from queue_again(run, "decided", at, place=place[0], deaths=0, before=before)
             wake = True
     else:
-        (effect_rows,) = yield [("effect.get", effect_key(ask))]
-        entries, writes = _settlement(ask, EffectRow(*effect_rows[0]), decision, run.state in lifecycle.ENDED, at)
+        entries, writes = yield from _meaning(ask, decision, run.state in lifecycle.ENDED, at)
         if run.state == "waiting":
             raised: Statement = ("session.raise", {"tenant": tenant, "session": run.session, "at": at})
             run = yield from queue_again(run, "decided", at, before=entries, also=[*writes, raised])
@@ -101,3 +103,11 @@ def decide(
             run = yield from touch(run, at, entries, [*writes, news])
         wake = run.state == "queued"
     return Decided(ask, run, wake, first=True, next_run=following)
+
+
+def _meaning(ask: AskRow, decision: Decision, ended: bool, at: int) -> Tx[tuple[list[events.Entry], list[Statement]]]:
+    """The entries and changes that follow, where the ask is about an effect or about the run itself."""
+    if ask.effect is None:
+        return [asked(ask, decision)], []
+    (effect_rows,) = yield [("effect.get", effect_key(ask))]
+    return _settlement(ask, EffectRow(*effect_rows[0]), decision, ended, at)

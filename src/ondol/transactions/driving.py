@@ -18,6 +18,7 @@ from ondol.transactions.pieces import (
     held_seq,
     hold,
     message_row,
+    pins_row,
     raised_revision,
     seen_rows,
     steers_in,
@@ -314,6 +315,28 @@ def open_question(claim: Claim, user_id: str, at: int, asking: Questioning) -> T
     return batch
 
 
+class AskedAbout(NamedTuple):
+    """What a person is shown of a request that is too large: ``preview`` is encoded, as JSON text."""
+
+    entry: events.AskOpened
+    question: str
+    preview: str
+    hash: str
+
+
+def ask_compaction(claim: Claim, user_id: str, at: int, asking: AskedAbout) -> Tx[journal.Batch]:
+    """The next request is larger than the budget, and a person says what becomes of it. Refused like T4."""
+    (held,) = yield [hold(claim, 1, at)]
+    seq = held_seq(held, claim, cancel=False, unread=False)
+    append, batch = append_entries(claim.tenant, claim.run, claim.fence, seq, at, [asking.entry])
+    ask = ask_row(
+        claim.tenant, asking.entry.ask, claim.run, claim.session, user_id, "compaction", at,
+        arguments=asking.preview, hash=asking.hash, question=asking.question,
+    )  # fmt: skip
+    yield [append, ask]
+    return batch
+
+
 def started(claim: Claim, at: int, call: int, attempt: int, deadline: int, presumed: bool = False) -> Tx[journal.Batch]:
     """T4: its own commit right before dispatch. Refused while a cancel or any signal is there."""
     key = {"tenant": claim.tenant, "run": claim.run}
@@ -434,11 +457,12 @@ def commit(
     last: bool,
     seen: str | None = None,
     memory: Changes | None = None,
+    pins: str | None = None,
 ) -> Tx[Ended]:
     """T8, the only completion point: session revision by compare-and-swap on ``head``, messages, reply, run, memory.
 
     Refused while a message waits to join the run, unless this was its ``last`` step. ``seen`` is what models are shown
-    of the session from now on, where that is news.
+    of the session from now on, ``pins`` what is pinned in it, where that is news.
     """
     key = {"tenant": claim.tenant, "run": claim.run}
     of_session = {"tenant": claim.tenant, "session": claim.session}
@@ -465,6 +489,8 @@ def commit(
         writes.append(("session.state", of_session | {"state": state, "state_sum": kept}))
     if seen is not None:
         writes += seen_rows(claim.tenant, claim.session, seen, base + n_messages)
+    if pins is not None:
+        writes.append(pins_row(claim.tenant, claim.session, pins))
     writes += _told(claim.tenant, told)
     if memory is not None:
         yield from change_memory(memory, claim.run, at)

@@ -147,6 +147,11 @@ def seen_rows(tenant: str, session: str, seen: str, made: int) -> list[Statement
     return [("session.see", of_session | kept), ("compaction.insert", of_session | kept | {"made": made})]
 
 
+def pins_row(tenant: str, session: str, pins: str) -> Statement:
+    total = journal.content_checksum(SessionRow.what_is_pinned(session), pins)
+    return "session.pins", {"tenant": tenant, "session": session, "pins": pins, "pins_sum": total}
+
+
 class Steer(NamedTuple):
     """A run that joins another one, with the stored body of its input."""
 

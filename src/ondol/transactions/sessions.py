@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ondol import ids, journal
+from ondol import ids, journal, pins
 from ondol.errors import NotFound, RevisionConflict, SessionBusy
 from ondol.records import SessionRow
-from ondol.transactions.pieces import act_row
-from ondol.transactions.statements import Tx
+from ondol.transactions.pieces import act_row, pins_row, seen_rows
+from ondol.transactions.statements import Statement, Tx
 
 
 def write_session(
@@ -47,6 +47,59 @@ def write_session(
     writing = {"state": state, "state_sum": total, "title": title, "zone": zone, "at": at}
     (written,) = yield [("session.write", of_session | writing)]
     return SessionRow(*written[0])
+
+
+def _free(tenant: str, session: str, expected_revision: int | None) -> Tx[SessionRow]:
+    """The session, if it may be written to by hand.
+
+    Raises:
+        NotFound; SessionBusy: a run is unfinished. RevisionConflict: it is not at that revision.
+    """
+    of_session = {"tenant": tenant, "session": session}
+    rows, unfinished = yield [("session.get", of_session), ("run.unfinished_in_session", of_session)]
+    found = SessionRow(*rows[0]) if rows else None
+    if found is None or found.deleted_at is not None:
+        raise NotFound(f"there is no session {session!r}: 'ondol sessions' lists them")
+    if unfinished:
+        raise SessionBusy(session, *unfinished[0])
+    if expected_revision is not None and expected_revision != found.revision:
+        raise RevisionConflict(session, expected_revision, found.revision)
+    return found
+
+
+def _raised(tenant: str, session: str, at: int, writes: list[Statement]) -> Tx[SessionRow]:
+    of_session = {"tenant": tenant, "session": session}
+    raised: Statement = ("session.raise", of_session | {"head": None, "at": at})
+    *_, rows = yield [raised, *writes, ("session.get", of_session)]
+    return SessionRow(*rows[0])
+
+
+def pin_session(
+    tenant: str, session: str, at: int, *, text: str | None = None, unpin: str | None = None, by: str, door: str,
+    expected_revision: int | None = None,
+) -> Tx[SessionRow]:  # fmt: skip
+    """Pin a text in a session, or take one away. Raises InvalidInput where there is no room, NotFound."""
+    found = yield from _free(tenant, session, expected_revision)
+    after = found.pinned
+    if text is not None:
+        after = pins.bounded(after.with_texts([text], by, at))
+    if unpin is not None:
+        after = after.without(unpin)
+    if after == found.pinned:
+        return found
+    act = act_row(tenant, at, by, door, "session.pin" if text is not None else "session.unpin", session)
+    return (yield from _raised(tenant, session, at, [pins_row(tenant, session, pins.dumps(after)), act]))
+
+
+def compact_session(
+    tenant: str, session: str, at: int, *, seen: str, by: str, door: str, revision: int
+) -> Tx[SessionRow]:
+    """Change what models are shown of a session. It was made from that revision: if there is another one, it gives
+    up (RevisionConflict)."""
+    found = yield from _free(tenant, session, revision)
+    act = act_row(tenant, at, by, door, "session.compact", session)
+    writes = [*seen_rows(tenant, session, seen, found.next_message), act]
+    return (yield from _raised(tenant, session, at, writes))
 
 
 def delete_session(

@@ -22,8 +22,8 @@ class Decision:
     """What a person (or the clock) said to an ask.
 
     ``kind``: approve, deny, expire (approvals) · answer, expire (questions) · happened, not_happened, give_up (unknown
-    effects) · resume, fail (parked runs). ``arguments`` replaces the arguments in full; ``result`` and ``value`` (of an
-    answer) are encoded.
+    effects) · resume, fail (parked runs) · compact, drop, raise, fail (compactions). ``arguments`` replaces the
+    arguments in full; ``result`` and ``value`` (of an answer) are encoded.
     """
 
     kind: str
@@ -59,6 +59,7 @@ DECISIONS: Mapping[str, tuple[str, ...]] = {
     "approval": ("approve", "deny", "expire"),
     "question": ("answer", "expire"),
     "unknown_effect": ("happened", "not_happened", "give_up"),
+    "compaction": ("compact", "drop", "raise", "fail"),
     "parked": ("resume", "fail"),
     "definition_changed": ("resume", "fail"),
 }
@@ -155,6 +156,9 @@ def read_signals(tenant: str, run: str, ended: bool, at: int) -> Tx[_Read]:
         ask = AskRow(*rows[0])
         if ended and ask.kind != "unknown_effect":
             continue  # its call is abandoned anyway
+        if ask.effect is None:
+            read.entries.append(asked(ask, Decision.loads(ask.checked_decision() or "{}")))
+            continue
         (effect_rows,) = yield [("effect.get", effect_key(ask))]
         effect = EffectRow(*effect_rows[0])
         entries, writes = _settlement(ask, effect, Decision.loads(ask.checked_decision() or "{}"), ended, at)
