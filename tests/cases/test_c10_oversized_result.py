@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+from behind import sizes
 from kit import NEXT, NEXT_ANSWER, Conversation, Outside, holds_in_all_cases, results, until, waits
 
 from ondol import Agent, Context, InvalidInput, Limits, ModelOutput, ModelRequest, Runtime, Tool, tool, values
@@ -82,13 +82,6 @@ class Reader:
             return SAW
         (read,) = request.messages[-2].calls
         return call("read_more", **{**dict(read.arguments), "offset": int(heading.split("offset=")[1].rstrip("]"))})
-
-
-def sizes(db: str) -> tuple[int, int]:
-    """Bytes of the store's rows, and of its blobs."""
-    file = Path(db.removeprefix("sqlite:///"))
-    blobs = (f for f in Path(f"{file}.blobs").rglob("*") if f.is_file())
-    return file.stat().st_size, sum(f.stat().st_size for f in blobs)
 
 
 # --- the case ---------------------------------------------------------------------------------------------------

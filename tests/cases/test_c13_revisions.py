@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
-import apsw
+import behind
 import pytest
 from kit import Conversation, Outside, app, holds_in_all_cases, notes, refused, serve
 
@@ -150,9 +150,7 @@ async def test_c13_the_loser_keeps_the_record_of_what_its_tools_did(db: str, dow
     async with Runtime(db, agents=[agent], deps=Outside(downstream.url)) as rt:
         run = await rt.start(agent, "write", session="s", operation_id="m1")
         await downstream.wait_for(1)
-        by_hand = apsw.Connection(db.removeprefix("sqlite:///"))  # nothing of Ondol's own can do this
-        by_hand.execute("UPDATE sessions SET revision = revision + 1")
-        by_hand.close()
+        behind.execute(db, "UPDATE sessions SET revision = revision + 1")  # nothing of Ondol's own can do this
         await downstream.release()
         with pytest.raises(RunFailed) as lost:
             await run.result()

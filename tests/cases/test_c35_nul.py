@@ -9,11 +9,10 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import apsw
+import behind
 import pytest
 from kit import Conversation, Outside, holds_in_all_cases, results, waits
 
@@ -28,17 +27,12 @@ FILE = "온돌 ok".encode("utf-16-le").decode("latin-1")  # a file read with the
 
 def texts_of(db: str) -> Iterator[tuple[str, str]]:
     """Every text in the store, and where it stands."""
-    with closing(apsw.Connection(db.removeprefix("sqlite:///"), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
-        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
-        for table in tables:
-            cursor = connection.execute(f"SELECT * FROM {table}")
-            for row in cursor:
-                names = [column[0] for column in cursor.getdescription()]
-                for name, value in zip(names, row, strict=True):
-                    if isinstance(value, bytes):
-                        value = unpack(value)
-                    if isinstance(value, str):
-                        yield f"{table}.{name}", value
+    for table, name in behind.columns(db):
+        for (value,) in behind.execute(db, f"SELECT {name} FROM {table}"):
+            if isinstance(value, bytes):
+                value = unpack(value)
+            if isinstance(value, str):
+                yield f"{table}.{name}", value
 
 
 def _said(message: Message) -> Iterator[str]:

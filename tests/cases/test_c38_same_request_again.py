@@ -16,7 +16,7 @@ from kit import Conversation, Outside, app, conversation, holds_in_all_cases, se
 
 from ondol import Agent, Context, OperationMismatch, RunCancelled, Runtime
 from ondol.errors import OutcomeUnknown, RunEnded, RunFailed
-from ondol.stores.sqlite import SqliteStore
+from ondol.runtime import open_store
 from ondol.testing import Downstream, FaultPlan, FaultyStore, call, error, kill, raise_
 
 TIMES = 10  # that the same request is sent from each process
@@ -106,7 +106,7 @@ async def test_c38_sent_again_after_the_process_died_it_goes_on(db: str, downstr
 async def test_c38_a_caller_that_never_heard_back_sends_it_again(db: str, downstream: Downstream) -> None:
     agent = shop()
     plan = FaultPlan().at("accept.after", fault=raise_(OutcomeUnknown("the answer was lost")))
-    store = FaultyStore(SqliteStore(db.removeprefix("sqlite:///")), plan)
+    store = FaultyStore(open_store(db), plan)
     async with Runtime(store, agents=[agent], deps=Outside(downstream.url)) as rt:
         with pytest.raises(OutcomeUnknown):
             await rt.start(agent, ORDER, session="s", operation_id="K")

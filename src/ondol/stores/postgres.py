@@ -244,7 +244,7 @@ def _read(wire: Wire, make: Callable[[], Tx[T]]) -> T:
             skip = 0
             batch = tx.send(rows)
     except StopIteration as done:
-        wire.control("COMMIT")
+        wire.control("ROLLBACK")
         wire.receive()
         return done.value  # type: ignore[no-any-return]
 

@@ -1,0 +1,145 @@
+"""A connection that is lost at COMMIT: nobody is told anything before it is known whether that was done.
+
+The network is a proxy of our own. Every cut is a real one, of a real server's connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import psycopg
+import pytest
+from postgres import Server
+from proxy import Cut, Proxy
+
+from ondol import Agent, Runtime
+from ondol.errors import OutcomeUnknown
+from ondol.queries import get_meta
+from ondol.stores import postgres_writer
+from ondol.stores.postgres import PostgresStore
+from ondol.testing import ScriptedModel
+from ondol.transactions import Tx, set_meta
+
+CUTS = 10  # of each kind
+
+
+@pytest.fixture
+def proxy(postgres: Server) -> object:
+    with Proxy(postgres.port) as proxy:
+        yield proxy
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[PostgresStore]:
+    store = PostgresStore(url)
+    await store.open(lambda: None)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def count() -> Tx[int]:
+    n = int((yield from get_meta("count")) or 0) + 1
+    yield from set_meta("count", str(n))
+    return n
+
+
+def talk() -> Agent:
+    return Agent("talk", model=ScriptedModel(["hello"]))
+
+
+def stored(url: str) -> int:
+    """As somebody sees it who looks at this moment, without waiting for anybody."""
+    with psycopg.connect(url) as connection:
+        row = connection.execute("SELECT value FROM ondol.meta WHERE key = 'count'").fetchone()
+    return int(row[0]) if row else 0
+
+
+@pytest.mark.parametrize("cut", ["before", "after", "delayed"])
+async def test_a_write_cut_off_at_commit_is_done_once(new_database: Callable[[], str], proxy: Proxy, cut: Cut) -> None:
+    direct = new_database()
+    async with opened(proxy.url(direct)) as store:
+        for n in range(1, CUTS + 1):
+            proxy.cut = cut
+            assert await store.write(count) == n
+            assert stored(direct) == n
+        assert proxy.cuts == CUTS
+
+
+async def test_a_commit_that_takes_its_time_is_waited_for(
+    new_database: Callable[[], str], proxy: Proxy, postgres: Server
+) -> None:
+    """As when it waits for a synchronous standby: a plain look says that nothing is there, and is wrong soon after."""
+    direct = new_database()
+    postgres.execute(SLOW_COMMIT, direct.rpartition("/")[2])
+    async with opened(proxy.url(direct)) as store:
+        for n in range(1, CUTS + 1):
+            proxy.was_cut.clear()
+            writing = asyncio.create_task(store.write(count))
+            await asyncio.to_thread(wait_for_slow_commit, direct)
+            proxy.cut_all()
+            assert stored(direct) == n - 1, "whoever believes this is wrong"
+            assert await writing == n
+            assert stored(direct) == n
+
+
+#: Each COMMIT that wrote meta sleeps in the middle of it, where the work is done and can be seen by nobody.
+SLOW_COMMIT = """
+CREATE FUNCTION ondol.slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.2); RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER slow AFTER INSERT OR UPDATE ON ondol.meta DEFERRABLE INITIALLY DEFERRED
+  FOR EACH ROW EXECUTE FUNCTION ondol.slow();
+"""
+
+
+def wait_for_slow_commit(url: str) -> None:
+    asleep = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'"
+    with psycopg.connect(url, autocommit=True) as connection:
+        while connection.execute(asleep).fetchone() == (0,):
+            pass
+
+
+async def test_many_writes_in_one_commit_that_is_cut_off_are_each_done_once(
+    new_database: Callable[[], str], proxy: Proxy
+) -> None:
+    direct = new_database()
+    async with opened(proxy.url(direct)) as store:
+        cuts: list[Cut] = ["before", "after", "delayed"]
+        for turn, cut in enumerate(cuts):
+            proxy.cut = cut
+            counted = await asyncio.gather(*(store.write(count) for _ in range(20)))
+            assert sorted(counted) == list(range(turn * 20 + 1, turn * 20 + 21))
+        assert stored(direct) == 60
+
+
+async def test_what_cannot_be_learned_in_time_is_said_to_be_unknown(
+    new_database: Callable[[], str], proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The COMMIT is on its way for longer than anybody waits. The same operation id settles it."""
+    monkeypatch.setattr(postgres_writer, "READ_BACK_PATIENCE", 0.2)
+    direct, agent = new_database(), talk()
+    async with Runtime(proxy.url(direct), agents=[agent]) as rt:
+        proxy.delay, proxy.cut = 1.0, "delayed"
+        with pytest.raises(OutcomeUnknown, match="send the same operation id again"):
+            await rt.start(agent, "hi", session="s", operation_id="op")
+        run = await rt.start(agent, "hi", session="s", operation_id="op")
+        await run.result()
+        assert [r.id for r in await rt.runs()] == [run.id]
+
+
+@pytest.mark.parametrize("cut", ["before", "after", "delayed"])
+async def test_an_operation_whose_acceptance_was_cut_off_is_one_run(
+    new_database: Callable[[], str], proxy: Proxy, cut: Cut
+) -> None:
+    """T0, and then every other transaction of the turn."""
+    agent = talk()
+    async with Runtime(proxy.url(new_database()), agents=[agent]) as rt:
+        proxy.delay = 0.02
+        for n in range(3):
+            for _ in range(2):
+                proxy.cut = cut
+                result = await rt.run(agent, "hi", session=f"s{n}", operation_id=f"op{n}")
+                assert result.text == "hello"
+        assert len(await rt.runs()) == 3
