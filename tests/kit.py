@@ -194,6 +194,13 @@ async def waits(run: Run) -> list[Ask]:
     return await run.asks()
 
 
+async def unserved(rt: Runtime, run: Run) -> str:
+    """Why no process serves the run, once that is known: a dead one may be taken for living until its lease is over."""
+    while (why := await rt.waits_for_driver(run)) is None:  # noqa: ASYNC110 - the clock of a database tells nobody
+        await asyncio.sleep(0)
+    return why
+
+
 # --- another process --------------------------------------------------------------------------------------------
 
 

@@ -358,6 +358,7 @@ class EmbeddedEngine:
                     continue
                 try:
                     await self.store.write(transactions.recover, tenant, run, fence, self._now())
+                    self.streams.notify(run)
                 except (StoreFull, StoreBusy):
                     raise  # of the store as a whole: it is tried again
                 except Exception as error:  # of this run alone: it stays as it is, and the others are taken up

@@ -16,6 +16,8 @@ from ondol import Agent, Context, Limits, ModelRequest, RevisionConflict, RunFai
 from ondol.providers.script import Reply
 from ondol.testing import Downstream, ManualClock, call, text
 
+pytestmark = pytest.mark.both_stores
+
 EVENTS = 1000  # at least so many of one run
 STEPS = 180
 WRITES = 100  # explicit writes of a session in a row
@@ -99,7 +101,7 @@ async def set_state(rt: Runtime, session: str, by: str, expected: int) -> int:
 
 async def test_c13_of_two_true_writers_exactly_one_gets_a_typed_conflict(db: str, downstream: Downstream) -> None:
     agent = writer()
-    async with app(__file__, db, downstream) as child, Runtime(db, agents=[agent]) as rt:
+    async with app(__file__, db, downstream) as child, Runtime(db, agents=[agent], deps=Outside(downstream.url)) as rt:
         winners = set()
         for n in range(RACES):
             theirs = child.send("set_state", session="s", by="child", expected=n)
@@ -124,7 +126,7 @@ async def test_c13_of_two_operations_that_expect_one_revision_exactly_one_is_acc
 ) -> None:
     agent = writer()
     async with app(__file__, db, downstream) as child:
-        async with Runtime(db, agents=[agent]) as rt:
+        async with Runtime(db, agents=[agent], deps=Outside(downstream.url)) as rt:
             for n in range(RACES // 4):
                 session = f"s{n}"
                 expecting = {"session": session, "expected_revision": 0}

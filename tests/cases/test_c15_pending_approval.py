@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from kit import Conversation, Outside, WatchedClock, app, holds_in_all_cases, results, serve, until, waits
+from kit import Conversation, Outside, WatchedClock, app, holds_in_all_cases, results, serve, unserved, until, waits
 
 from ondol import Agent, AlreadyDecided, Context, Run, Runtime, tool
 from ondol.testing import Downstream, FaultPlan, ManualClock, call, kill, text
@@ -131,7 +131,7 @@ async def test_c15_an_answer_while_no_process_has_the_agent_is_carried_out_by_th
         await ask.approve(by="lee")
         run = await door.get_run(run_id)
         assert run.status == "queued"
-        assert "desk" in (await door.waits_for_driver(run) or "")
+        assert "desk" in await unserved(door, run)
     agent = desk()
     async with Runtime(db, agents=[agent], deps=Outside(downstream.url)) as rt:
         assert (await (await rt.get_run(run_id)).result()).text == "that is all"

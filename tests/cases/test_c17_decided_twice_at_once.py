@@ -14,6 +14,8 @@ from ondol import Agent, AlreadyDecided, Ask, Context, Runtime, tool
 from ondol.errors import OndolError
 from ondol.testing import Downstream, call
 
+pytestmark = pytest.mark.both_stores
+
 ROUNDS = 20
 EACH = 5  # decisions of each word from each of the two processes
 DOES_NOT_SAY = "I tried, and cannot tell"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from kit import Conversation, Outside, app, conversation, holds_in_all_cases, serve, waits
 
 from ondol import Agent, Context, Runtime, Tool, tool
@@ -109,6 +110,7 @@ async def test_c31_the_run_can_be_cancelled_under_the_new_code(db: str, downstre
         await holds_in_all_cases(rt, db, agent, "s", downstream)
 
 
+@pytest.mark.one_driver
 async def test_c31_while_both_versions_live_one_drives_and_the_other_takes_over_where_it_stopped(
     db: str, downstream: Downstream
 ) -> None:

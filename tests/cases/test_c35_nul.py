@@ -20,6 +20,8 @@ from ondol import Agent, Context, NotDone, Runtime, tool
 from ondol.messages import Message, Text, ToolCall, ToolResponse, unpack
 from ondol.testing import Downstream, call, error
 
+pytestmark = pytest.mark.both_stores
+
 SAW = "saw it"
 LITERAL = r"\u0000 and \\u0000"  # the characters themselves: no text is what it looks like in JSON
 FILE = "온돌 ok".encode("utf-16-le").decode("latin-1")  # a file read with the wrong encoding

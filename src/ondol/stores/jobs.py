@@ -27,6 +27,7 @@ class Job:
     error: BaseException | None = None
     told: bool = False  # on its way to the event loop
     delivered: bool = False
+    waiting: asyncio.TimerHandle | None = None  # until the one who waits for a thread gives up
     ticket: list[None] = field(default_factory=lambda: [None])
 
     def take(self) -> bool:

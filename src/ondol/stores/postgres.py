@@ -113,16 +113,18 @@ class PostgresStore:
         if not self._threads:
             raise StoreError(f"{self.place.name} is not open")
         job = new_job(make)
-        waiting = job.loop.call_later(self.place.pool_timeout, self._give_up, job)
+        job.waiting = job.loop.call_later(self.place.pool_timeout, self._give_up, job)
         jobs.put(job)
         try:
             return await job.ended()  # type: ignore[no-any-return]
         finally:
-            waiting.cancel()
+            job.waiting.cancel()
 
     def _give_up(self, job: Job) -> None:
-        """No thread has taken it up: it was not run, and will not be."""
-        if job.take():
+        """No thread has taken it up: it was not run, and will not be. One that is at work may hand it to another."""
+        if not job.take():
+            job.waiting = job.loop.call_later(self.place.pool_timeout, self._give_up, job)
+        else:
             job.error = StoreBusy(
                 f"all connections to {self.place.name} were at work for {self.place.pool_timeout:g} s: try again, or "
                 f"give it more ({self.place.pool_size} now; postgresql://…?pool_size=10&pool_timeout=60)"
