@@ -40,6 +40,7 @@ from ondol.events import Event
 from ondol.facts import Fact, MemoryScope
 from ondol.handles import Act, Ahead, Ask, Effect, Lineage, Pin, Run, RunResult, SeenContext, Session, SessionMessage
 from ondol.imported import ImportedRun
+from ondol.indexed import Indexed
 from ondol.limits import Limits
 from ondol.memory import Memory
 from ondol.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, ToolResponse, UnknownPart
@@ -47,10 +48,11 @@ from ondol.model import Answer, Delta, Model, ModelOutput, ModelRequest, ToolSpe
 from ondol.policy import Allow, AskFirst, Deny, PolicyCall, PolicyRules, Rule
 from ondol.replay import By, ReplayEffect, ReplayVerdict
 from ondol.runtime import Runtime
+from ondol.search import Documents, Search, SessionHistory, UserHistory
 from ondol.secret import Secret
 from ondol.spending import UsageLine
 from ondol.store import Store
-from ondol.tools import CannotTell, Context, Happened, NotHappened, Tool, tool
+from ondol.tools import CannotTell, Context, Found, Happened, NotHappened, Tool, tool
 from ondol.toolsets import Toolset, toolset
 from ondol.usage import Usage
 from ondol.values import Opaque
@@ -59,13 +61,14 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Act", "Agent", "Ahead", "Allow", "AlreadyDecided", "Answer", "Ask", "AskClosed", "AskFirst", "Attachment", "By",
-    "CallFailed", "CannotTell", "Clock", "Compaction", "Context", "ContextPolicy", "Delta", "Deny", "Effect", "Event",
-    "Fact", "FileDamaged", "Happened", "ImportedRun", "InvalidInput", "Limits", "Lineage", "Memory", "MemoryScope",
-    "Message", "Model", "ModelError", "ModelOutput", "ModelRequest", "NotDone", "NotFound", "NotHappened", "NotOpen",
-    "OndolError", "Opaque", "OperationExpired", "OperationMismatch", "OutcomeUnknown", "Part", "Pin", "PolicyCall",
-    "PolicyDenied", "PolicyRules", "QueueFull", "ReadOnly", "Reasoning", "ReplayEffect", "ReplayUnsafe",
-    "ReplayVerdict", "RevisionConflict", "Rule", "Run", "RunCancelled", "RunEnded", "RunExpired", "RunFailed",
-    "RunResult", "RunWaiting", "Runtime", "Secret", "SeenContext", "Session", "SessionBusy", "SessionMessage", "Store",
-    "StoreBusy", "StoreCorrupt", "StoreError", "StoreFull", "StoreTooNew", "SystemClock", "Text", "TooLarge", "Tool",
-    "ToolCall", "ToolResponse", "ToolSpec", "Toolset", "UnknownPart", "Usage", "UsageLine", "tool", "toolset",
+    "CallFailed", "CannotTell", "Clock", "Compaction", "Context", "ContextPolicy", "Delta", "Deny", "Documents",
+    "Effect", "Event", "Fact", "FileDamaged", "Found", "Happened", "ImportedRun", "Indexed", "InvalidInput", "Limits",
+    "Lineage", "Memory", "MemoryScope", "Message", "Model", "ModelError", "ModelOutput", "ModelRequest", "NotDone",
+    "NotFound", "NotHappened", "NotOpen", "OndolError", "Opaque", "OperationExpired", "OperationMismatch",
+    "OutcomeUnknown", "Part", "Pin", "PolicyCall", "PolicyDenied", "PolicyRules", "QueueFull", "ReadOnly", "Reasoning",
+    "ReplayEffect", "ReplayUnsafe", "ReplayVerdict", "RevisionConflict", "Rule", "Run", "RunCancelled", "RunEnded",
+    "RunExpired", "RunFailed", "RunResult", "RunWaiting", "Runtime", "Search", "Secret", "SeenContext", "Session",
+    "SessionBusy", "SessionHistory", "SessionMessage", "Store", "StoreBusy", "StoreCorrupt", "StoreError", "StoreFull",
+    "StoreTooNew", "SystemClock", "Text", "TooLarge", "Tool", "ToolCall", "ToolResponse", "ToolSpec", "Toolset",
+    "UnknownPart", "Usage", "UsageLine", "UserHistory", "tool", "toolset",
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ from ondol.limits import Limits
 from ondol.memory import MEMORY_TOOLS, Memory
 from ondol.model import Model
 from ondol.outputs import READ_MORE
+from ondol.search import Finder, Search, as_search, search_tool
 from ondol.tools import Tool
 from ondol.toolsets import Finds, Toolset, as_tool_or_toolset
 
@@ -27,7 +29,7 @@ class Agent:
     A plain function among ``tools`` is a ``once`` tool; a function of the run's context that returns tools
     (``list[Tool]``) is a ``Toolset``. ``context`` says how large a request may be, and what is shown when it would be
     larger. With a ``memory`` it has the tools ``remember``, ``recall`` and ``forget``, and each of its runs needs a
-    user.
+    user. With sources to ``search`` it has the tool ``search``.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Agent:
     limits: Limits = field(default_factory=Limits)
     context: ContextPolicy | None = None
     memory: Memory | None = None
+    search: Sequence[Search | Finder] = ()
 
     def __post_init__(self) -> None:
         checked_id("the name of an agent", self.name)
@@ -63,21 +66,25 @@ class Agent:
             raise InvalidInput(f"agent {self.name!r}: runs at once are a limit of the process: Runtime(limits=...)")
         if self.memory is not None and not isinstance(self.memory, Memory):
             raise InvalidInput(f"agent {self.name!r}: memory must be Memory(...), got {self.memory!r}")
+        if not isinstance(self.search, Sequence) or isinstance(self.search, str):
+            raise InvalidInput(f"agent {self.name!r}: search must be a list of sources, got {self.search!r}")
         names = [t.name for t in made]
         twice = {n for n in names if names.count(n) > 1}
         if twice:
             raise InvalidInput(f"agent {self.name!r} has two tools named {', '.join(sorted(twice))}: rename one")
-        for own in (READ_MORE, *self._memory_tools):
+        for own in (READ_MORE, *self._own_tools):
             if own.name in names:
                 raise InvalidInput(f"agent {self.name!r}: {own.name} is a tool of Ondol's own: rename yours")
 
     @property
     def toolset(self) -> dict[str, Tool[..., Any]]:
-        return {t.name: t for t in (*self.tools, *self._memory_tools) if isinstance(t, Tool)}
+        return {t.name: t for t in (*self.tools, *self._own_tools) if isinstance(t, Tool)}
 
-    @property
-    def _memory_tools(self) -> tuple[Tool[..., Any], ...]:
-        return () if self.memory is None else MEMORY_TOOLS
+    @functools.cached_property
+    def _own_tools(self) -> tuple[Tool[..., Any], ...]:
+        """Of its memory and its search."""
+        searching = [search_tool([as_search(s) for s in self.search])] if self.search else []
+        return (*(MEMORY_TOOLS if self.memory is not None else ()), *searching)
 
     @property
     def toolsets(self) -> list[Toolset]:

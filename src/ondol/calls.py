@@ -40,6 +40,7 @@ from ondol.logs import about
 from ondol.messages import Attachment, Blob, Message, ToolCall, ToolResponse
 from ondol.questions import AnswerType, Question
 from ondol.recalling import CallMemory
+from ondol.searching import find
 from ondol.secret import logger, redact
 from ondol.tools import Cancelled, CannotTell, Context, Happened, NotHappened, SessionState, Steps, Tool
 from ondol.toolsets import Toolset
@@ -549,6 +550,7 @@ class Calls:
             time_zone=self.row.zone, state=state,
             cancelled=Cancelled(), _now=self.drive.shown_now, _progress=progress, _steps=steps,
             _kept=functools.partial(self._kept, call),
+            _find=functools.partial(find, self.drive.store, self.row),
             _memory=None if self.drive.memory is None else CallMemory(self.drive.memory, call),
         )  # fmt: skip
 

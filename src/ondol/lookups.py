@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ondol import ranking, terms
+from ondol import messages, ranking, terms
 from ondol.ranking import Held, Hit
 from ondol.records import FactRow
 from ondol.terms import Asked
-from ondol.transactions import Row, Scope, Space, Statement, Tx, with_conditions
+from ondol.transactions import Row, Scope, Space, Statement, Tx, checked_body, stored_text, text_of, with_conditions
 
 _HIGHEST = "\U0010ffff"
 
@@ -117,3 +117,66 @@ def _together(key: Mapping[str, Any], together: Sequence[Asked]) -> Statement:
     first, *others = (term.text for term in together)
     always = {**key, "term": first, "window": ranking.WINDOW, "most": ranking.LOOKED_AT // 2}
     return with_conditions("posting.together", always, dict(zip(("second", "third"), others, strict=False)))
+
+
+class FoundText(NamedTuple):
+    """A text of a history or of a collection: whose it is, its place there, and how it fits the query.
+
+    ``source`` is the run of a message, or the path of a document.
+    """
+
+    source: str
+    place: int
+    text: str
+    hit: Hit
+
+
+def find_messages(space: Space, query: str, limit: int) -> Tx[list[FoundText]]:
+    """The messages of a history that fit a query best, the best first."""
+    found = yield from candidates(space, query)
+    if found is None:
+        return []
+    at = {"tenant": space.tenant, "space": found.space}
+    rows = yield [("text.at", at | {"doc": doc}) for doc in found.texts]
+    places = {doc: (row[0][0], row[0][1]) for doc, row in zip(found.texts, rows, strict=True) if row}
+    stored = yield [
+        ("message.one", {"tenant": space.tenant, "run": run, "ordinal": ordinal}) for run, ordinal in places.values()
+    ]
+    texts = {
+        doc: text_of(messages.loads(checked_body(run, *body[0])))
+        for (doc, (run, _)), body in zip(places.items(), stored, strict=True)
+        if body
+    }
+    return [FoundText(*places[h.text], texts[h.text], h) for h in ranking.ranked(query, found.rare, texts, limit)]
+
+
+def find_passages(space: Space, query: str, limit: int) -> Tx[list[FoundText]]:
+    """The passages of a collection that fit a query best, the best first."""
+    found = yield from candidates(space, query)
+    if found is None:
+        return []
+    at = {"tenant": space.tenant, "space": found.space}
+    rows = yield [("text.at", at | {"doc": doc}) for doc in found.texts]
+    stored = {doc: row[0] for doc, row in zip(found.texts, rows, strict=True) if row}
+    sources = dict.fromkeys(source for source, _, _ in stored.values())
+    named = yield [("document.of_source", at | {"source": source}) for source in sources]
+    paths = {source: rows[0][0] for source, rows in zip(sources, named, strict=True) if rows}
+    texts = {doc: stored_text(body) for doc, (source, _, body) in stored.items() if source in paths}
+    return [
+        FoundText(paths[stored[h.text][0]], stored[h.text][1], texts[h.text], h)
+        for h in ranking.ranked(query, found.rare, texts, limit)
+    ]
+
+
+class KnownDocument(NamedTuple):
+    path: str
+    source: str
+    digest: str
+
+
+def list_documents(space: Space) -> Tx[list[KnownDocument]]:
+    (spaces,) = yield [("space.get", space.key)]
+    if not spaces:
+        return []
+    (rows,) = yield [("document.list", {"tenant": space.tenant, "space": spaces[0][0]})]
+    return [KnownDocument(*row) for row in rows]

@@ -31,6 +31,7 @@ from ondol import clock as clocks
 from ondol import (
     compacting,
     ids,
+    indexed,
     journal,
     media,
     messages,
@@ -41,6 +42,7 @@ from ondol import (
     providers,
     queries,
     runfile,
+    searching,
     spending,
     transactions,
     values,
@@ -75,6 +77,7 @@ from ondol.handles import (
 )
 from ondol.ids import DEFAULT_TENANT, MAX_LIMIT, checked_id, checked_limit, checked_text
 from ondol.imported import ImportedRun
+from ondol.indexed import Indexed
 from ondol.limits import Bounds, Limits
 from ondol.logs import journaled
 from ondol.messages import Attachment
@@ -87,7 +90,7 @@ from ondol.runner import Candidate, Runner, Served
 from ondol.spending import UsageBy, UsageLine
 from ondol.store import Store
 from ondol.streams import Streams
-from ondol.tools import as_sent
+from ondol.tools import Found, as_sent
 from ondol.transactions import Accepted, Decision, IfBusy, NewFork, NewReplay, NewRun, Tx
 from ondol.worker import SLOTS, EmbeddedEngine, no_driver_reason
 
@@ -857,6 +860,40 @@ class Runtime:
         while page := await self._read(queries.page_usage, checked_id("tenant", tenant), after, first, end):
             sums, after = spending.summed(sums, page, by, zone), page[-1].n
         return spending.lines(sums, by, known)
+
+    # --- search -------------------------------------------------------------------------------------------------
+
+    async def index(
+        self, paths: Sequence[str | Path], *, collection: str = "documents", tenant: str = DEFAULT_TENANT
+    ) -> Indexed:
+        """Bring a collection of documents up to date with files and folders; agents find it by ``Documents(...)``.
+
+        Only files that changed are read again, and what is gone from a folder is removed. It may be stopped any time.
+        Raises InvalidInput for a path that is not there.
+        """
+        self._working  # noqa: B018 - raises when closed
+        checked_id("tenant", tenant)
+        space = checked_id("the name of a collection", collection)
+        return await indexed.index(self._store, tenant, space, paths, to_micros(self.clock.now()))
+
+    async def search_documents(
+        self, query: str, *, collection: str = "documents", limit: int = 10, tenant: str = DEFAULT_TENANT
+    ) -> list[Found]:
+        """The passages of a collection that fit best, the best first."""
+        self._working  # noqa: B018 - raises when closed
+        checked_id("tenant", tenant)
+        return await searching.find_documents(self._store, tenant, collection, query, checked_limit(limit))
+
+    async def search_history(
+        self, query: str, *, user: str, session: str | None = None, limit: int = 10, tenant: str = DEFAULT_TENANT
+    ) -> list[Found]:
+        """What was said by and to a user, in one session or in all of them, the best hit first."""
+        self._working  # noqa: B018 - raises when closed
+        checked_id("tenant", tenant)
+        checked_id("user", user)
+        kind = "user" if session is None else "session"
+        space = transactions.history_space(tenant, kind, user, session or "")
+        return await searching.find_history(self._store, space, query, checked_limit(limit))
 
     # --- sessions -----------------------------------------------------------------------------------------------
 

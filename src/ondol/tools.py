@@ -108,6 +108,14 @@ class Steps(Protocol):
         ...
 
 
+class Found(NamedTuple):
+    """What a search found. ``locator`` says where: a message of a run, a line of a file, an address."""
+
+    text: str
+    locator: str
+    title: str = ""
+
+
 class Remembered(NamedTuple):
     """A fact as an agent is told it. ``untrusted``: it comes from a run that saw content from outside."""
 
@@ -156,6 +164,7 @@ class Context(Generic[Deps]):
     _progress: Callable[[float | None, str], None] = field(repr=False)
     _kept: Callable[[str], Awaitable[tuple[str, int]]] = field(repr=False)  # see ``outputs``
     _steps: Steps | None = field(default=None, repr=False)
+    _find: Callable[[str, str, str, int], Awaitable[Sequence[Found]]] = field(default=cast(Any, None), repr=False)
     _memory: Remembers | None = field(default=None, repr=False)
     _pins: list[str] = field(default_factory=list, repr=False)
 

@@ -22,6 +22,7 @@ from ondol.cli import (
     doctor,
     effects,
     explain,
+    index,
     init,
     memory,
     replays,
@@ -58,6 +59,7 @@ _ORDER = (
     "context",
     "audit",
     "memory",
+    "index",
     "usage",
     "tokens",
     "db",
@@ -109,6 +111,7 @@ app.add_typer(effects.app, name="effects")
 app.add_typer(sessions.app, name="sessions")
 context.add_to(app)
 app.add_typer(memory.app, name="memory")
+index.add_to(app)
 audit.add_to(app)
 usage.add_to(app)
 doctor.add_to(app)

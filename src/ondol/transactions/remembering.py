@@ -142,7 +142,9 @@ def remove_fact(scope: Scope, fact: str, at: int, *, by: str, door: str) -> Tx[N
 
 def erase_memory(scope: Scope, at: int, *, by: str, door: str) -> Tx[int]:
     """Erase some facts of a scope, and say how many: none are left when it says 0. Each call notes the act."""
-    (spaces,) = yield [_held(scope)]
+    _, spaces = yield [_held(scope), ("space.get", scope.space.key)]
+    if not spaces:
+        return 0
     listing = scope.key | {"space": spaces[0][0], "now": -1, "limit": ERASED_AT_ONCE}
     (rows,) = yield [("fact.list", listing)]
     if not rows:
@@ -179,7 +181,12 @@ def _found(rows: list[Row], fact: str) -> FactRow:
 
 def _held(scope: Scope) -> Statement:
     """Nobody else changes this memory until the transaction ends, in a store where several write at once."""
-    return "space.take", scope.space.key | {"docs": 0}
+    return held(scope.space)
+
+
+def held(space: Space) -> Statement:
+    """As above, of any space that may be there."""
+    return "space.shrink", space.key | {"docs": 0}
 
 
 def _scope_of(row: FactRow) -> Scope:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ondol import ids, journal, pins
 from ondol.errors import NotFound, RevisionConflict, SessionBusy
 from ondol.records import SessionRow
+from ondol.transactions.indexing import forget_session
 from ondol.transactions.pieces import act_row, pins_row, seen_rows
 from ondol.transactions.statements import Statement, Tx
 
@@ -125,6 +126,9 @@ def delete_session(
     if unknown and not with_unknown:
         raise SessionBusy(session, unknown[0][0], f"effect {ids.effect_id(*unknown[0])} unknown")
     yield from _orphan(tenant, session)
+    unsearched = yield from forget_session(tenant, session)
+    if unsearched:
+        yield unsearched
     erased = (
         "message.erase", "entry.erase", "effect.erase", "ask.erase", "run.erase", "blob.loosen_of_session",
         "blob.used_by_session", "compaction.erase", "carried.erase",

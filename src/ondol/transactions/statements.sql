@@ -634,3 +634,58 @@ DELETE FROM facts WHERE tenant = :tenant AND space = :space AND doc = :doc AND a
 -- name: fact.expired
 SELECT {fact} FROM facts WHERE tenant = :tenant AND expires_at IS NOT NULL AND expires_at <= :now
 ORDER BY expires_at LIMIT :limit
+
+-- name: space.indexed
+UPDATE search_spaces SET indexed = :indexed
+WHERE tenant = :tenant AND kind = :kind AND agent = :agent AND user_id = :user_id AND name = :name
+
+-- name: text.insert
+INSERT INTO search_texts (tenant, space, doc, source, place, body) VALUES (:tenant, :space, :doc, :source, :place, :body)
+
+-- name: text.at
+SELECT source, place, body FROM search_texts WHERE tenant = :tenant AND space = :space AND doc = :doc
+
+-- name: text.of_source
+SELECT doc, place, body FROM search_texts WHERE tenant = :tenant AND source = :source AND space = :space
+ORDER BY doc LIMIT :limit
+
+-- Messages of a session, wherever they were made findable.
+-- name: text.of_session
+SELECT t.space, t.doc, t.source, t.place, r.user_id FROM runs r JOIN search_texts t ON t.tenant = r.tenant AND t.source = r.id
+WHERE r.tenant = :tenant AND r.session = :session
+
+-- name: text.delete
+DELETE FROM search_texts WHERE tenant = :tenant AND space = :space AND doc = :doc
+
+-- What an indexing that died left behind.
+-- name: text.orphaned
+SELECT source FROM search_texts WHERE tenant = :tenant AND space = :space
+  AND NOT EXISTS (SELECT 1 FROM documents d WHERE d.tenant = :tenant AND d.space = :space AND d.source = search_texts.source)
+LIMIT 1
+
+-- Completed runs of a user, maybe of one session, that are not in the space yet.
+-- name: history.new
+SELECT n, id FROM runs WHERE tenant = :tenant AND user_id = :user_id AND n > :indexed AND base IS NOT NULL
+  [session: AND session = :session]
+  AND NOT EXISTS (SELECT 1 FROM search_texts t WHERE t.tenant = :tenant AND t.source = runs.id AND t.space = :space)
+ORDER BY n LIMIT :limit
+
+-- Up to where no run of the user can complete any more.
+-- name: history.settled
+SELECT coalesce(min(CASE WHEN base IS NULL AND (retryable <> 0 OR state IN ('queued', 'running', 'waiting', 'parked'))
+  THEN n END) - 1, max(n)) FROM runs
+WHERE tenant = :tenant AND user_id = :user_id AND n > :indexed [session: AND session = :session]
+
+-- name: document.list
+SELECT path, source, digest FROM documents WHERE tenant = :tenant AND space = :space ORDER BY path
+
+-- name: document.of_source
+SELECT path FROM documents WHERE tenant = :tenant AND space = :space AND source = :source
+
+-- name: document.put
+INSERT INTO documents (tenant, space, path, source, digest, indexed_at)
+VALUES (:tenant, :space, :path, :source, :digest, :at)
+ON CONFLICT (tenant, space, path) DO UPDATE SET source = excluded.source, digest = excluded.digest, indexed_at = excluded.indexed_at
+
+-- name: document.delete
+DELETE FROM documents WHERE tenant = :tenant AND space = :space AND path = :path

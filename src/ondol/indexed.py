@@ -1,0 +1,142 @@
+"""How do folders of documents become a collection that can be searched?
+
+Files are read again only where they changed, and what is gone from a folder is gone from the collection. A document is
+named by its folder and its path there (``handbook/leave.md``), so a collection can be indexed from anywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ondol import lookups, passages, searching, transactions
+from ondol.errors import InvalidInput
+from ondol.lookups import KnownDocument
+from ondol.passages import Passage
+from ondol.store import Store
+from ondol.transactions import NewText, Space
+
+LARGEST = 50_000_000  # bytes of a file
+_AT_ONCE = 10  # passages in one transaction: others want to write too
+_TEXT = (".txt", ".md", ".markdown", ".rst", ".csv", ".log")
+_HTML = (".html", ".htm", ".xhtml")
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """What an indexing did: paths of documents, and for what was left out the reason."""
+
+    added: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+    unchanged: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+
+
+def _found(paths: Sequence[str | Path]) -> tuple[dict[str, Path], list[str]]:
+    """Each file by the name of its document, and the folders that were named. Raises InvalidInput."""
+    files: dict[str, Path] = {}
+    folders: list[str] = []
+    for given in paths:
+        path = Path(given).resolve()
+        if path.is_dir():
+            folders.append(f"{path.name}/")
+            files |= {f"{path.name}/{file.relative_to(path).as_posix()}": file for file in _files(path)}
+        elif path.is_file():
+            files[path.name] = path
+        else:
+            raise InvalidInput(f"{given} is no file and no folder: name what is to be indexed")
+    return files, folders
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """What is hidden is left alone, and so is what a link leads to."""
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith(".") or path.is_symlink():
+            continue
+        if path.is_dir():
+            yield from _files(path)
+        elif path.suffix.lower() in _READERS:
+            yield path
+
+
+def _text(data: bytes) -> str:
+    """Raises ValueError for what is no text."""
+    if b"\0" in data:
+        raise ValueError("it is no text")
+    return data.decode("utf-8-sig")
+
+
+def _pdf(data: bytes) -> list[Passage]:
+    try:
+        import pypdf
+    except ImportError as error:
+        raise ValueError("reading PDF needs an extra: pip install 'ondol[documents]'") from error
+    import io
+
+    try:
+        return passages.of_pages(page.extract_text() for page in pypdf.PdfReader(io.BytesIO(data)).pages)
+    except Exception as error:  # whatever the library finds wrong with a file of somebody
+        raise ValueError(f"it cannot be read as PDF: {type(error).__name__}: {error}") from error
+
+
+_READERS: Mapping[str, Callable[[bytes], list[Passage]]] = {
+    **dict.fromkeys(_TEXT, lambda data: passages.of_text(_text(data))),
+    **dict.fromkeys(_HTML, lambda data: passages.of_html(_text(data))),
+    ".pdf": _pdf,
+}
+
+
+class _Bytes:
+    """A file, read once."""
+
+    def __init__(self, path: Path) -> None:
+        if path.stat().st_size > LARGEST:
+            raise ValueError(f"it is larger than {LARGEST} bytes")
+        self.data = path.read_bytes()
+        self.digest = hashlib.sha256(self.data).hexdigest()
+
+
+async def index(store: Store, tenant: str, collection: str, paths: Sequence[str | Path], now: int) -> Indexed:
+    """Bring a collection up to date with files and folders. May be stopped, and done again, at any time."""
+    files, folders = await asyncio.to_thread(_found, paths)
+    space = searching.documents_of(tenant, collection)
+    known = {d.path: d for d in await store.read(lookups.list_documents, space)}
+    done = Indexed()
+    for name, path in files.items():
+        await _index_one(store, space, name, path, known.get(name), now, done)
+    for name in known:
+        if name not in files and any(name.startswith(folder) for folder in folders):
+            await store.write(transactions.drop_document, space, name)
+            done.removed.append(name)
+    while await store.write(transactions.drop_texts, space):
+        pass
+    return done
+
+
+async def _index_one(
+    store: Store, space: Space, name: str, path: Path, known: KnownDocument | None, now: int, done: Indexed
+) -> None:
+    try:
+        file = await asyncio.to_thread(_Bytes, path)
+        if known is not None and known.digest == file.digest:
+            done.unchanged.append(name)
+            return
+        reader = _READERS.get(path.suffix.lower())
+        if reader is None:
+            raise ValueError(f"a file {path.suffix or path.name} cannot be read: {', '.join(_READERS)} can")
+        found = await asyncio.to_thread(reader, file.data)
+    except (OSError, ValueError) as error:
+        done.skipped[name] = str(error)
+        return
+    source = f"{file.digest[:32]} {name}"
+    while await store.write(transactions.drop_texts, space, source):  # of an indexing that died
+        pass
+    for i in range(0, len(found), _AT_ONCE):
+        texts = [NewText(source, p.place, p.text) for p in found[i : i + _AT_ONCE]]
+        await store.write(transactions.add_passages, space, texts)
+    await store.write(transactions.put_document, space, name, source, file.digest, now)
+    (done.added if known is None else done.changed).append(name)

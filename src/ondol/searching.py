@@ -1,0 +1,49 @@
+"""How does a run search a history or a collection?
+
+A history is made findable when somebody searches it, as far as it is not yet: whoever never searches pays nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ondol import lookups, queries, ranking, transactions
+from ondol.lookups import FoundText
+from ondol.records import RunRow
+from ondol.store import Store
+from ondol.tools import Found
+from ondol.transactions import Space
+
+_SHOWN = 600  # characters of a message that was found
+
+
+async def find(store: Store, run: RunRow, kind: str, name: str, query: str, limit: int) -> Sequence[Found]:
+    """What a run finds in the history of its session or of its user, or in a collection of its tenant."""
+    if kind == "documents":
+        return await find_documents(store, run.tenant, name, query, limit)
+    return await find_history(store, transactions.history_space(run.tenant, kind, run.user_id, name), query, limit)
+
+
+async def find_history(store: Store, space: Space, query: str, limit: int) -> list[Found]:
+    """Messages that fit best; ``locator`` names session, run and message."""
+    while await store.write(transactions.index_history, space):
+        pass
+    found = await store.read(lookups.find_messages, space, query, limit)
+    runs = {f.source: await store.read(queries.get_run, space.tenant, f.source) for f in found}
+    return [
+        Found(
+            text=ranking.excerpt(f.text, f.hit.terms, _SHOWN),
+            locator=f"session {runs[f.source].session} run {f.source} message {f.place}",
+        )
+        for f in found
+    ]
+
+
+async def find_documents(store: Store, tenant: str, collection: str, query: str, limit: int) -> list[Found]:
+    """Passages that fit best; ``locator`` is the path, and the line or page."""
+    found: list[FoundText] = await store.read(lookups.find_passages, documents_of(tenant, collection), query, limit)
+    return [Found(text=f.text, locator=f"{f.source}:{f.place}", title=f.source.rpartition("/")[2]) for f in found]
+
+
+def documents_of(tenant: str, collection: str) -> Space:
+    return Space(tenant, "documents", "", "", collection)

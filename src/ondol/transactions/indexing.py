@@ -1,0 +1,159 @@
+"""What is written so that a history or a document can be found?
+
+All of it can be made again from what it stands for. It is written in small transactions, in any order and as often as
+wanted; a document is found in its old version until all of the new one is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from ondol import messages, values
+from ondol.errors import StoreCorrupt
+from ondol.messages import Message, Text, ToolResponse
+from ondol.transactions.pieces import checked_body
+from ondol.transactions.remembering import Space, held, postings, unposted
+from ondol.transactions.statements import Row, Statement, Tx, with_conditions
+
+_RUNS = 10  # of a history in one transaction
+_ECHOES = frozenset(("search", "recall", "read_more"))  # tools that give what stands elsewhere
+_TEXTS = 20  # that are removed in one transaction: others want to write too
+
+
+def history_space(tenant: str, kind: str, user_id: str, session: str) -> Space:
+    """``kind`` is ``session`` or ``user``. What other users said in the session is in neither."""
+    return Space(tenant, kind, "", user_id, session if kind == "session" else "")
+
+
+def index_history(space: Space) -> Tx[bool]:
+    """Make some completed runs findable; True where there are more."""
+    where = {"tenant": space.tenant, "user_id": space.user_id}
+    number = yield from _opened(space)
+    (stored,) = yield [("space.get", space.key)]
+    indexed = {"indexed": stored[0][2]}
+    session = {"session": space.name or None}
+    new, settled = yield [
+        with_conditions("history.new", where | indexed | {"space": number, "limit": _RUNS}, session),
+        with_conditions("history.settled", where | indexed, session),
+    ]
+    bodies = yield [("message.of_run", {"tenant": space.tenant, "run": run}) for _, run in new]
+    texts = [
+        (run, ordinal, text_of(messages.loads(checked_body(run, ordinal, body, total))))
+        for (_, run), rows in zip(new, bodies, strict=True)
+        for ordinal, body, total in rows
+        if ordinal >= 0
+    ]
+    yield from _insert(space, number, [NewText(run, ordinal, text) for run, ordinal, text in texts], kept=False)
+    if len(new) == _RUNS:
+        return True
+    if settled[0][0] is not None:
+        yield [("space.indexed", space.key | {"indexed": settled[0][0]})]
+    return False
+
+
+def text_of(message: Message) -> str:
+    """What of a message can be found. What a search found would be found again and again."""
+    said = [
+        part.text if isinstance(part, Text) else values.plain_text(part.response)
+        for part in message.parts
+        if isinstance(part, Text | ToolResponse) and getattr(part, "name", "") not in _ECHOES
+    ]
+    return "\n".join(said)
+
+
+class NewText(NamedTuple):
+    source: str
+    place: int
+    text: str
+
+
+def _insert(space: Space, number: int, texts: Sequence[NewText], *, kept: bool) -> Tx[None]:
+    """``kept``: the texts are stored with it, and are not those of messages."""
+    (taken,) = yield [("space.take", space.key | {"docs": len(texts)})]
+    writes: list[Statement] = []
+    for doc, new in enumerate(texts, start=taken[0][1]):
+        body = values.dumps(values.encode(new.text)) if kept else None
+        row = {
+            "tenant": space.tenant,
+            "space": number,
+            "doc": doc,
+            "source": new.source,
+            "place": new.place,
+            "body": body,
+        }
+        writes += [("text.insert", row), *postings(space.tenant, number, doc, new.text)]
+    yield writes
+
+
+def add_passages(space: Space, texts: Sequence[NewText]) -> Tx[None]:
+    """Some passages of a document. Nobody finds them before ``put_document``."""
+    number = yield from _opened(space)
+    yield from _insert(space, number, texts, kept=True)
+
+
+def put_document(space: Space, path: str, source: str, digest: str, at: int) -> Tx[None]:
+    """From now on this version of a document is found."""
+    number = yield from _opened(space)
+    row = {"tenant": space.tenant, "space": number, "path": path, "source": source, "digest": digest, "at": at}
+    yield [("document.put", row)]
+
+
+def drop_document(space: Space, path: str) -> Tx[None]:
+    """From now on it is not found; its texts are removed by ``drop_texts``."""
+    _, found = yield [held(space), ("space.get", space.key)]
+    yield [("document.delete", {"tenant": space.tenant, "space": n, "path": path}) for n, *_ in found]
+
+
+def drop_texts(space: Space, source: str | None = None) -> Tx[bool]:
+    """Remove some texts of a source, by default of one that is no document's any more; True where there may be more."""
+    _, found = yield [held(space), ("space.get", space.key)]
+    if not found:
+        return False
+    key = {"tenant": space.tenant, "space": found[0][0]}
+    if source is None:
+        (orphans,) = yield [("text.orphaned", key)]
+        if not orphans:
+            return False
+        source = orphans[0][0]
+    (rows,) = yield [("text.of_source", key | {"source": source, "limit": _TEXTS})]
+    writes: list[Statement] = []
+    for doc, _, body in rows:
+        writes += [*unposted(space.tenant, found[0][0], doc, stored_text(body)), ("text.delete", key | {"doc": doc})]
+    yield [*writes, ("space.shrink", space.key | {"docs": len(rows)})]
+    return bool(rows)
+
+
+def stored_text(body: str) -> str:
+    text: str = values.decode(values.loads(body))
+    return text
+
+
+def forget_session(tenant: str, session: str) -> Tx[list[Statement]]:
+    """What removes the messages of a session from all that is searched; before they are erased."""
+    (rows,) = yield [("text.of_session", {"tenant": tenant, "session": session})]
+    users = dict.fromkeys(user for *_, user in rows)
+    spaces = [history_space(tenant, kind, user, session) for user in users for kind in ("session", "user")]
+    numbers = yield [("space.get", space.key) for space in spaces]
+    by_number = {found[0][0]: space for space, found in zip(spaces, numbers, strict=True) if found}
+    bodies = yield [("message.one", {"tenant": tenant, "run": run, "ordinal": n}) for _, _, run, n, _ in rows]
+    writes: list[Statement] = []
+    for (space, doc, run, _, _), found in zip(rows, bodies, strict=True):
+        writes += unposted(tenant, space, doc, _readable(run, found))
+        writes.append(("text.delete", {"tenant": tenant, "space": space, "doc": doc}))
+        writes.append(("space.shrink", by_number[space].key | {"docs": 1}))
+    return writes
+
+
+def _readable(run: str, rows: Iterable[Row]) -> str:
+    """A message that is damaged has no terms that anybody knows; its number is not found again either way."""
+    try:
+        return "\n".join(text_of(messages.loads(checked_body(run, *row))) for row in rows)
+    except (StoreCorrupt, ValueError, KeyError):
+        return ""
+
+
+def _opened(space: Space) -> Tx[int]:
+    """The number of the space, which nobody else changes until the transaction ends."""
+    _, found = yield [("tenant.insert", {"tenant": space.tenant}), ("space.take", space.key | {"docs": 0})]
+    return int(found[0][0])

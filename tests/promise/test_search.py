@@ -1,0 +1,246 @@
+"""What an agent searches: its history, documents, the user's own functions; what was found is in the journal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from kit import waits
+from rememberer import requests
+
+from ondol import (
+    Agent,
+    Context,
+    Documents,
+    Found,
+    InvalidInput,
+    ModelRequest,
+    Runtime,
+    Search,
+    SessionHistory,
+    UserHistory,
+    tool,
+)
+from ondol.stores import sqlite
+from ondol.testing import ScriptedModel, call, text
+
+
+def answer(request: ModelRequest) -> list[Any]:
+    last = request.messages[-1]
+    if last.role == "tool":
+        return [text("found it")]
+    asked = next(m.text for m in reversed(request.messages) if m.role == "user" and not m.origin)
+    where, _, query = asked.removeprefix("search ").partition(" ")
+    return [call("search", where=where, query=query)] if asked.startswith("search ") else [text(f"you said: {asked}")]
+
+
+def searcher(*sources: Any) -> Agent:
+    return Agent("searcher", model=ScriptedModel(answer), search=sources)
+
+
+def hits(agent: Agent) -> list[dict[str, Any]]:
+    """What the last search told the model."""
+    (part,) = requests(agent)[-1].messages[-1].parts
+    response: list[dict[str, Any]] = part.response  # type: ignore[union-attr]
+    return response
+
+
+@pytest.mark.both_stores
+async def test_what_was_said_in_the_session_is_found_and_nothing_of_another_user_or_session(db: str) -> None:
+    agent = searcher(SessionHistory(), UserHistory())
+    async with Runtime(db, agents=[agent]) as rt:
+        said = await rt.start(agent, "점검은 금요일 오후로 정했다", user="kim", session="a")
+        await said.result()
+        await rt.run(agent, "점검은 월요일", user="lee", session="a")
+        await rt.run(agent, "점검은 목요일", user="kim", session="b")
+        await rt.run(agent, "점검은 화요일", user="kim", session="c", tenant="other")
+        await rt.run(agent, "search this_conversation 점검", user="kim", session="a")
+        found = hits(agent)
+        assert [f["locator"] for f in found] == [f"session a run {said.id} message {n}" for n in (1, 2)]
+        assert all("금요일" in f["text"] for f in found)
+        await rt.run(agent, "search conversations 점검", user="kim", session="d")
+        days = {d for f in hits(agent) for d in ("금요일", "월요일", "목요일", "화요일") if d in f["text"]}
+        assert days == {"금요일", "목요일"}
+        direct = await rt.search_history("목요일", user="kim")
+        assert direct[0].locator.startswith("session b ")
+
+
+async def test_what_was_searched_and_found_is_in_the_journal(db: str) -> None:
+    agent = searcher(SessionHistory())
+    async with Runtime(db, agents=[agent]) as rt:
+        await rt.run(agent, "the meeting is on Friday", user="kim", session="a")
+        run = await rt.start(agent, "search this_conversation friday", user="kim", session="a")
+        await run.result()
+        (effect,) = await run.effects()
+        assert (effect.tool, effect.effect, effect.state) == ("search", "read", "succeeded")
+        assert effect.arguments == {"where": "this_conversation", "query": "friday"}
+        assert "the meeting is on Friday" in str((await run.messages())[-2])
+
+
+async def test_a_run_that_is_not_completed_is_not_found_and_one_that_completes_late_is(db: str) -> None:
+    @tool(approve=True)
+    async def sign(what: str) -> str:
+        return f"signed {what}"
+
+    agent = searcher(UserHistory())
+    slow = Agent("slow", model=ScriptedModel([[call("sign", what="the lease")], ["signed"]]), tools=[sign])
+    async with Runtime(db, agents=[agent, slow]) as rt:
+        waiting = await rt.start(slow, "a late word", user="kim", session="x")
+        (ask,) = await waits(waiting)
+        await rt.run(agent, "an early word", user="kim", session="y")
+        assert (await rt.search_history("word", user="kim"))[0].text == "an early word"
+        assert not any("late" in f.text for f in await rt.search_history("late word", user="kim"))
+        await ask.approve(by="lee")
+        await waiting.result()
+        assert "a late word" in [f.text for f in await rt.search_history("late word", user="kim")]
+        assert "signed the lease" in [f.text for f in await rt.search_history("lease", user="kim")]
+
+
+async def test_a_session_that_is_deleted_is_not_found_and_leaves_no_term(db: str) -> None:
+    agent = searcher(UserHistory(), SessionHistory())
+    async with Runtime(db, agents=[agent]) as rt:
+        await rt.run(agent, "xylophone lessons", user="kim", session="a")
+        await rt.run(agent, "violin lessons", user="kim", session="b")
+        assert len(await rt.search_history("xylophone", user="kim")) == 2
+        assert len(await rt.search_history("xylophone", user="kim", session="a")) == 2
+        await rt.delete_session("a", by="kim")
+        assert await rt.search_history("xylophone", user="kim") == []
+        assert len(await rt.search_history("lessons", user="kim")) == 2
+    file = apsw.Connection(db.removeprefix("sqlite:///"))
+    assert not [t for (t,) in file.execute("SELECT term FROM postings WHERE term LIKE 'xylo%'")]
+    file.close()
+
+
+async def test_an_agent_that_does_not_search_indexes_nothing(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = searcher(SessionHistory())
+    names: list[str] = []
+    rows = sqlite._rows
+
+    def watched(connection: Any, batch: Any) -> Any:
+        names.extend(name for name, _ in batch)
+        return rows(connection, batch)
+
+    monkeypatch.setattr(sqlite, "_rows", watched)
+    async with Runtime(db, agents=[agent]) as rt:
+        await rt.run(agent, "hello", user="kim")
+    assert not [n for n in names if n.startswith(("posting.", "text.", "space.", "history."))]
+
+
+# --- documents --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def handbook(tmp_path: Path) -> Path:
+    folder = tmp_path / "handbook"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "leave.md").write_text("# 휴가\n\n연차 휴가는 1년에 15일이다.\n", "utf-8")
+    (folder / "deep" / "it.html").write_text("<h1>IT</h1><p>The printer is on floor 3.</p>", "utf-8")
+    (folder / "notes.txt").write_text("C++ style: no raw pointers", "utf-8")
+    (folder / "image.png").write_bytes(b"\x89PNG")
+    (folder / ".hidden.md").write_text("secret plans", "utf-8")
+    return folder
+
+
+@pytest.mark.both_stores
+async def test_documents_are_found_with_their_line_and_follow_the_folder(db: str, handbook: Path) -> None:
+    agent = searcher(Documents("work"))
+    async with Runtime(db, agents=[agent]) as rt:
+        done = await rt.index([handbook], collection="work")
+        assert sorted(done.added) == ["handbook/deep/it.html", "handbook/leave.md", "handbook/notes.txt"]
+        await rt.run(agent, "search work 연차", user="kim")
+        assert [(h["locator"], h["title"]) for h in hits(agent)] == [("handbook/leave.md:1", "leave.md")]
+        assert [f.locator for f in await rt.search_documents("C++", collection="work")] == ["handbook/notes.txt:1"]
+        assert await rt.search_documents("secret", collection="work") == []
+
+        (handbook / "leave.md").write_text("# 휴가\n\n연차 휴가는 1년에 20일이다.\n", "utf-8")
+        (handbook / "notes.txt").unlink()
+        done = await rt.index([handbook], collection="work")
+        assert (done.changed, done.removed) == (["handbook/leave.md"], ["handbook/notes.txt"])
+        assert done.unchanged == ["handbook/deep/it.html"]
+        (found,) = await rt.search_documents("연차", collection="work")
+        assert "20일" in found.text
+        assert await rt.search_documents("pointers", collection="work") == []
+        assert await rt.search_documents("연차", collection="other") == []
+        assert await rt.search_documents("연차", collection="work", tenant="other") == []
+
+
+async def test_an_indexing_that_was_stopped_anywhere_is_done_again(db: str, handbook: Path) -> None:
+    """Each write of it fails once; until it is done again, the old version of each document is found as a whole."""
+    (handbook / "long.txt").write_text("\n\n".join(f"old {n} " + "word " * 200 for n in range(25)), "utf-8")
+    async with Runtime(db) as rt:
+        await rt.index([handbook])
+        (handbook / "long.txt").write_text("\n\n".join(f"new {n} " + "word " * 200 for n in range(25)), "utf-8")
+        write, left, stopped = rt._store.write, 0, 0
+
+        async def failing(tx: Any, *args: Any, **kwargs: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise OSError("stopped here")
+            return await write(tx, *args, **kwargs)
+
+        rt._store.write = failing  # type: ignore[method-assign]
+        while True:
+            left = stopped
+            try:
+                await rt.index([handbook])
+                break
+            except OSError:
+                stopped += 1
+            old = len(await rt.search_documents("old", limit=50))
+            new = len(await rt.search_documents("new", limit=50))
+            assert (old, new) in ((25, 0), (0, 25))
+        rt._store.write = write  # type: ignore[method-assign]
+        assert stopped > 5
+        assert len(await rt.search_documents("new", limit=50)) == 25
+        assert await rt.search_documents("old", limit=50) == []
+
+
+async def test_what_cannot_be_read_is_said_and_the_rest_is_indexed(db: str, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\xff\xfe\x00bad")
+    (tmp_path / "b.pdf").write_bytes(b"%PDF-1.4 broken")
+    (tmp_path / "c.txt").write_text("fine", "utf-8")
+    async with Runtime(db) as rt:
+        done = await rt.index([tmp_path / "a.txt", tmp_path / "b.pdf", tmp_path / "c.txt"])
+        assert done.added == ["c.txt"]
+        assert set(done.skipped) == {"a.txt", "b.pdf"}
+        with pytest.raises(InvalidInput, match="is no file and no folder"):
+            await rt.index([tmp_path / "gone"])
+
+
+# --- functions of the user --------------------------------------------------------------------------------------
+
+
+async def test_a_function_is_a_source_and_knows_whose_search_it_is(db: str) -> None:
+    async def web(ctx: Context[Any], query: str, limit: int) -> list[Found]:
+        """The web."""
+        return [Found(f"{ctx.tenant}/{ctx.user} asked {query} {limit}", "https://example.org/1", "One")]
+
+    async def company(query: str) -> list[dict[str, str]]:
+        """The company's wiki."""
+        return [{"text": query.upper(), "url": "wiki:7"}]
+
+    agent = searcher(web, company)
+    assert "The company's wiki." in agent.toolset["search"].description
+    async with Runtime(db, agents=[agent]) as rt:
+        await rt.run(agent, "search web tea", user="kim")
+        assert hits(agent) == [{"text": "default/kim asked tea 5", "locator": "https://example.org/1", "title": "One"}]
+        await rt.run(agent, "search company tea", user="kim")
+        assert hits(agent) == [{"text": "TEA", "locator": "wiki:7"}]
+
+
+async def test_what_is_no_source_is_refused() -> None:
+    def plain(query: str) -> list[str]:
+        return []
+
+    async def other(words: str) -> list[str]:
+        return []
+
+    for wrong, why in ((plain, "is no source"), (other, "parameter named query"), (7, "is no source")):
+        with pytest.raises(InvalidInput, match=why):
+            searcher(wrong)
+    with pytest.raises(InvalidInput, match="the same name"):
+        searcher(Documents("a"), Documents("a"))
+    assert isinstance(Documents(), Search)
