@@ -188,6 +188,7 @@ class Life:
     async def cut_off(self) -> None:
         """Cancel all of its tasks, as ``asyncio.run`` does when its program ends; nothing is closed in good order."""
         self._was_cut_off = True
+        self.store.gone = self.is_dead  # both at once
         await self._end_tasks()
 
     async def _end_tasks(self) -> None:

@@ -435,7 +435,7 @@ async def first_life(rt: Runtime, world: World, scenario: Scenario) -> None:
     run = await send(rt, world, *FIRST)
     if scenario.goes_on:
         await goes_on(rt, world, scenario, run)
-    if scenario.meanwhile:
+    if scenario.meanwhile and (await run.refresh()).status != "waiting":  # about what was lost: then it is behind that
         await outcome(world, await rt.find_run(MEANWHILE[0]))
     await outcome(world, run)
     if scenario.again:

@@ -11,15 +11,16 @@ import apsw
 class FaultyDisk(apsw.VFS):
     """SQLite's own files, until a fault is set. Connections that are opened meanwhile use it.
 
-    ``space``: bytes by which files may still grow (None: as much as there is). ``flush_fails``, ``reads_fail``: as they
-    say. ``refused`` is called, in any thread, when there was no space, ``unread`` when a read failed, ``busy`` when a
-    lock was taken already.
+    ``space``: bytes by which files may still grow (None: as much as there is). ``refuses``: the code of SQLite with
+    which each write fails (None: none does). ``flush_fails``, ``reads_fail``: as they say. ``refused`` is called, in
+    any thread, when a write was refused, ``unread`` when a read failed, ``busy`` when a lock was taken already.
     ``between`` is called once, when the first statement of a connection has ended.
     """
 
     def __init__(self) -> None:
         super().__init__("faulty-disk", "unix", makedefault=True)
         self.space: int | None = None
+        self.refuses: int | None = None
         self.flush_fails = self.reads_fail = False
         self.refused: Callable[[], object] = lambda: None
         self.unread: Callable[[], object] = lambda: None
@@ -40,6 +41,9 @@ class _File(apsw.VFSFile):
         flags[1] = flags[1] or flags[0]
 
     def xWrite(self, data: bytes, offset: int) -> None:
+        if (code := self.disk.refuses) is not None:
+            self.disk.refused()
+            raise apsw.exception_for(code)
         if self.disk.space is not None:
             growth = max(0, offset + len(data) - self.xFileSize())
             if growth > self.disk.space:
