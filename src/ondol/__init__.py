@@ -4,6 +4,7 @@ from ondol.agent import Agent
 from ondol.budget import ContextPolicy
 from ondol.clock import Clock, SystemClock
 from ondol.compacting import Compaction
+from ondol.deliveries import OutboxMessage
 from ondol.errors import (
     AlreadyDecided,
     AskClosed,
@@ -65,10 +66,10 @@ __all__ = [
     "Effect", "Event", "Fact", "FileDamaged", "Found", "Happened", "ImportedRun", "Indexed", "InvalidInput", "Limits",
     "Lineage", "Memory", "MemoryScope", "Message", "Model", "ModelError", "ModelOutput", "ModelRequest", "NotDone",
     "NotFound", "NotHappened", "NotOpen", "OndolError", "Opaque", "OperationExpired", "OperationMismatch",
-    "OutcomeUnknown", "Part", "Pin", "PolicyCall", "PolicyDenied", "PolicyRules", "QueueFull", "ReadOnly", "Reasoning",
-    "ReplayEffect", "ReplayUnsafe", "ReplayVerdict", "RevisionConflict", "Rule", "Run", "RunCancelled", "RunEnded",
-    "RunExpired", "RunFailed", "RunResult", "RunWaiting", "Runtime", "Search", "Secret", "SeenContext", "Session",
-    "SessionBusy", "SessionHistory", "SessionMessage", "Store", "StoreBusy", "StoreCorrupt", "StoreError", "StoreFull",
-    "StoreTooNew", "SystemClock", "Text", "TooLarge", "Tool", "ToolCall", "ToolResponse", "ToolSpec", "Toolset",
-    "UnknownPart", "Usage", "UsageLine", "UserHistory", "tool", "toolset",
+    "OutboxMessage", "OutcomeUnknown", "Part", "Pin", "PolicyCall", "PolicyDenied", "PolicyRules", "QueueFull",
+    "ReadOnly", "Reasoning", "ReplayEffect", "ReplayUnsafe", "ReplayVerdict", "RevisionConflict", "Rule", "Run",
+    "RunCancelled", "RunEnded", "RunExpired", "RunFailed", "RunResult", "RunWaiting", "Runtime", "Search", "Secret",
+    "SeenContext", "Session", "SessionBusy", "SessionHistory", "SessionMessage", "Store", "StoreBusy", "StoreCorrupt",
+    "StoreError", "StoreFull", "StoreTooNew", "SystemClock", "Text", "TooLarge", "Tool", "ToolCall", "ToolResponse",
+    "ToolSpec", "Toolset", "UnknownPart", "Usage", "UsageLine", "UserHistory", "tool", "toolset",
 ]  # fmt: skip

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
 from ondol.errors import InvalidInput, NotDone
+from ondol.messages import Message
 from ondol.tools import Context, Remembered, Remembers, Tool, tool
+
+Extract: TypeAlias = Callable[[Sequence[Message]], Awaitable[Sequence[str]]]
 
 LONGEST_FACT = 2_000  # characters
 _LONGEST_KEPT = timedelta(days=36_500)
@@ -21,13 +26,17 @@ class Memory:
     Whose facts they are is never said by the model: they belong to the tenant, the agent and the user of the run, and
     a run without a user is refused. ``keep``: how long a fact is kept after it was last said; None: until somebody
     removes it. ``recall``: at most so many characters of facts that fit the request are shown before the first model
-    call; 0: none, and only the tool ``recall`` looks.
+    call; 0: none, and only the tool ``recall`` looks. ``extract`` is asked after each completed turn, with its
+    messages, for facts to be kept; nobody waits for it, and what it gives is marked as from outside.
     """
 
     keep: timedelta | None = None
     recall: int = 2_000
+    extract: Extract | None = None
 
     def __post_init__(self) -> None:
+        if self.extract is not None and not inspect.iscoroutinefunction(self.extract):
+            raise InvalidInput("Memory(extract=...) must be an async function of a turn's messages that gives facts")
         if self.keep is not None and not (
             isinstance(self.keep, timedelta) and timedelta(0) < self.keep <= _LONGEST_KEPT
         ):

@@ -117,6 +117,7 @@ class Runner:
     park_missing: bool = False  # a call whose tool is gone parks its run
     policy: Policy | None = None
     histories: HistoryCache = field(default_factory=HistoryCache)
+    wants: Callable[[str], bool] = lambda agent: False  # does somebody want to hear how runs of the agent end?
 
     def drive(self, claimed: Claimed, served: Served) -> Drive:
         return Drive(self, claimed, served)
@@ -644,7 +645,7 @@ class Drive:
             self.ended = await self.write(
                 transactions.commit, self.claim, self.now(), reply, n_messages, state, self.state.told,
                 self.state.step, last, self.prepare.leaves(), None if self.memory is None else self.memory.changes(),
-                self.prepare.pinned(),
+                self.prepare.pinned(), self.runner.wants(self.row.agent),
             )  # fmt: skip
         except CancelRequested:
             self.signal()

@@ -52,6 +52,7 @@ from ondol import policy as policies
 from ondol.agent import Agent
 from ondol.clock import Clock, SystemClock, from_micros, to_micros
 from ondol.compacting import Compaction
+from ondol.deliveries import Deliver, Deliveries, OutboxMessage, message_of
 from ondol.errors import InvalidInput, NotFound, NotOpen, PolicyDenied, TooLarge
 from ondol.events import Event
 from ondol.facts import Facts
@@ -151,7 +152,7 @@ class Runtime:
     deploy: ``refuse`` tells the model, ``park`` parks the run until an operator decides. ``policy`` allows, denies
     or asks about each call (see ``ondol.PolicyRules``). ``limits`` hold for the process and, beside their own, for all
     agents. ``prices`` is a file of what tokens cost, by default ``ONDOL_PRICES``. ``door`` names this way in, in the
-    record of every human act.
+    record of every human act. ``deliver`` is told, at least once, when a run waits or has ended; no run waits for it.
     """
 
     def __init__(
@@ -167,6 +168,7 @@ class Runtime:
         policy: Policy | None = None,
         limits: Limits | None = None,
         prices: str | Path | None = None,
+        deliver: Deliver | None = None,
     ) -> None:
         self._store = open_store(store or os.environ.get("ONDOL_DB") or DEFAULT_STORE)
         self._journaled = journaled(self._store)
@@ -189,7 +191,7 @@ class Runtime:
         if missing_tool not in get_args(MissingTool):
             raise InvalidInput(f"missing_tool={missing_tool!r} is unknown: say {' or '.join(get_args(MissingTool))}")
         self.deps, self._door, self.missing_tool = deps, door, missing_tool
-        self.memory = Facts(self)
+        self.memory, self.deliver = Facts(self), deliver
         self._streams = Streams()
         self._models: list[Model] = []
         self._served: dict[str, Served] = {}
@@ -217,9 +219,13 @@ class Runtime:
         if self._engine is not None:
             raise NotOpen("this runtime is open already")
         self._served = {name: self._serve(agent) for name, agent in self.agents.items()}
-        runner = Runner(self._journaled, self.clock, self._streams, self.deps, self.missing_tool == "park", self.policy)
+        self._deliveries = deliveries = Deliveries(self._journaled, self.clock, self._served, self.deliver)
+        runner = Runner(
+            self._journaled, self.clock, self._streams, self.deps, self.missing_tool == "park", self.policy,
+            wants=deliveries.wants,
+        )  # fmt: skip
         slots = self.limits.runs or SLOTS
-        engine = EmbeddedEngine(self._journaled, self.clock, self._streams, runner, self._served, slots)
+        engine = EmbeddedEngine(self._journaled, self.clock, self._streams, runner, self._served, slots, deliveries)
         try:
             await self._store.open(engine.changed)
             await engine.open()
@@ -397,7 +403,8 @@ class Runtime:
             door=self.door, zone=time_zone, default_zone=self.time_zone,
             input=messages.dumps(messages.user(input, *parts)),
             blobs=[(p.digest, p.size) for p in parts], expected_revision=expected_revision,
-            if_busy=if_busy, by=user or (this_person() if if_busy == "interrupt" else ""), queue=limits.queue,
+            if_busy=if_busy, outbox=self._deliveries.wants(served.agent.name),
+            by=user or (this_person() if if_busy == "interrupt" else ""), queue=limits.queue,
             own_only=own_only,
         )  # fmt: skip
         return self._accepted(engine, await self._write(transactions.accept, new, to_micros(now)))
@@ -860,6 +867,22 @@ class Runtime:
         while page := await self._read(queries.page_usage, checked_id("tenant", tenant), after, first, end):
             sums, after = spending.summed(sums, page, by, zone), page[-1].n
         return spending.lines(sums, by, known)
+
+    # --- outbox -------------------------------------------------------------------------------------------------
+
+    async def outbox(
+        self, *, state: Literal["pending", "delivered", "dead"] | None = None, limit: int = 100,
+        tenant: str = DEFAULT_TENANT,
+    ) -> list[OutboxMessage]:  # fmt: skip
+        """What was, is or could not be told, the newest first; ``state="dead"`` is what was given up."""
+        rows = await self._read(transactions.list_outbox, checked_id("tenant", tenant), state, checked_limit(limit))
+        return [message_of(tenant, row) for row in rows]
+
+    async def deliver_again(self, message: str, *, tenant: str = DEFAULT_TENANT) -> OutboxMessage:
+        """Tell a message of the outbox (again), also one that is dead. Raises NotFound."""
+        row = await self._write(transactions.deliver_again, tenant, message, to_micros(self.clock.now()))
+        self._deliveries.look()
+        return message_of(tenant, row)
 
     # --- search -------------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from datetime import timedelta
 from ondol import lifecycle, queries, transactions
 from ondol.cancellation import InFlight
 from ondol.clock import Clock, Jumps, Timer, to_micros
+from ondol.deliveries import Deliveries
 from ondol.errors import (
     AlreadyDecided,
     AskClosed,
@@ -65,9 +66,10 @@ class EmbeddedEngine:
     """Drives runs in this process, in tasks of the running event loop."""
 
     def __init__(
-        self, store: Store, clock: Clock, streams: Streams, runner: Runner, served: Mapping[str, Served], slots: int
-    ) -> None:
-        self.slots = slots
+        self, store: Store, clock: Clock, streams: Streams, runner: Runner, served: Mapping[str, Served], slots: int,
+        deliveries: Deliveries,
+    ) -> None:  # fmt: skip
+        self.slots, self.deliveries = slots, deliveries
         self.store, self.clock, self.streams, self.runner, self.served = store, clock, streams, runner, served
         self.owner = f"{os.getpid()}.{secrets.token_hex(6)}"
         self.is_driver = False
@@ -89,7 +91,8 @@ class EmbeddedEngine:
         with contextlib.suppress(StoreFull, StoreBusy):  # reads go on; the watch below tries again
             await self._become_driver()
         self._look.set()
-        self._background = [asyncio.create_task(self._keep_looking()), asyncio.create_task(self._keep_house())]
+        work = (self._keep_looking(), self._keep_house(), self.deliveries.run())
+        self._background = [asyncio.create_task(w) for w in work]
 
     async def close(self, patience: float) -> None:
         """No new runs; those in flight reach a boundary within ``patience`` seconds, the rest is cut off."""
@@ -293,6 +296,7 @@ class EmbeddedEngine:
     def _after(self, drive: Drive) -> None:
         tenant = drive.claim.tenant
         self._forget(drive.row.id)
+        self.deliveries.look()
         if drive.ended is not None:
             self.streams.settled(drive.ended.run)
             if drive.ended.next_run is not None:
@@ -370,6 +374,7 @@ class EmbeddedEngine:
         self.is_driver = await self.store.drives(self.owner, list(self.served))
         if not self.is_driver:
             return
+        self.deliveries.look()
         living = set(await self.store.drivers())
         if self._living - living:
             await self._take_over(living)

@@ -57,6 +57,7 @@ from ondol.transactions.indexing import (
     stored_text,
     text_of,
 )
+from ondol.transactions.outbox import OutboxRow, deliver_again, delivered, due_messages, list_outbox, not_delivered
 from ondol.transactions.pieces import Blocking, Claim, Steer, blocking, checked_body, run_row, steers_in
 from ondol.transactions.remembering import (
     Changes,
@@ -104,6 +105,7 @@ __all__ = [
     "NewReplay",
     "NewRun",
     "NewText",
+    "OutboxRow",
     "Outcome",
     "PlannedCall",
     "Questioning",
@@ -130,11 +132,14 @@ __all__ = [
     "compact_session",
     "decide",
     "delete_session",
+    "deliver_again",
+    "delivered",
     "drop_document",
     "drop_expired_facts",
     "drop_import",
     "drop_texts",
     "drop_unused_blobs",
+    "due_messages",
     "edit_fact",
     "end",
     "erase_memory",
@@ -145,6 +150,8 @@ __all__ = [
     "keep_import",
     "keep_token",
     "late_outcome",
+    "list_outbox",
+    "not_delivered",
     "note_down",
     "open_question",
     "outcome",

@@ -57,6 +57,7 @@ class NewRun(NamedTuple):
     by: str = ""  # who interrupts
     queue: int | None = None  # operations that may wait in the session behind the one that is worked on
     own_only: bool = False  # a session of somebody else is none
+    outbox: bool = False  # somebody wants to hear of its end
 
 
 class Accepted(NamedTuple):
@@ -148,6 +149,7 @@ def accept(new: NewRun, at: int) -> Tx[Accepted]:
         *(("blob.insert", {"tenant": new.tenant, "digest": d, "size": size, "at": at}) for d, size in new.blobs),
         *(("blob.use", {"tenant": new.tenant, "digest": d, "run": new.run}) for d, _ in new.blobs),
         *(signal_rows(host, STEER, new.run, at) if host and host.state == "running" else ()),
+        *([("outbox.want", {"tenant": new.tenant, "run": new.run})] if new.outbox else ()),
         ("run.get", {"tenant": new.tenant, "run": new.run}),
     ]
     run = RunRow(*inserted[0])

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from ondol import context, effects, events, ids, journal, lifecycle, messages, usage, values
 from ondol.errors import ClaimLost, SignalsUnread
 from ondol.records import EffectRow, RunRow, SessionRow
+from ondol.transactions import outbox
 from ondol.transactions.ending import Ended
 from ondol.transactions.pieces import (
     Claim,
@@ -442,7 +443,8 @@ def suspend(claim: Claim, at: int, asks: Sequence[str], after: int) -> Tx[tuple[
     entry = events.RunWaiting(asks=list(asks), revision=revision)
     append, batch = append_entries(claim.tenant, claim.run, claim.fence, seq, at, [entry])
     key = {"tenant": claim.tenant, "run": claim.run}
-    *_, rows = yield [append, ("run.suspend", key), ("run.get", key)]
+    message = outbox.told(claim.tenant, claim.run, seq, "run.waiting", at)
+    *_, rows = yield [append, message, ("run.suspend", key), ("run.get", key)]
     return RunRow(*rows[0]), batch
 
 
@@ -458,11 +460,13 @@ def commit(
     seen: str | None = None,
     memory: Changes | None = None,
     pins: str | None = None,
+    tell: bool = False,
 ) -> Tx[Ended]:
     """T8, the only completion point: session revision by compare-and-swap on ``head``, messages, reply, run, memory.
 
     Refused while a message waits to join the run, unless this was its ``last`` step. ``seen`` is what models are shown
-    of the session from now on, ``pins`` what is pinned in it, where that is news.
+    of the session from now on, ``pins`` what is pinned in it, where that is news. ``tell``: somebody may want to
+    hear of it.
     """
     key = {"tenant": claim.tenant, "run": claim.run}
     of_session = {"tenant": claim.tenant, "session": claim.session}
@@ -492,6 +496,8 @@ def commit(
     if pins is not None:
         writes.append(pins_row(claim.tenant, claim.session, pins))
     writes += _told(claim.tenant, told)
+    if tell:
+        writes.append(outbox.told(claim.tenant, claim.run, seq + 2, "run.completed", at))
     if memory is not None:
         yield from change_memory(memory, claim.run, at)
     *_, rows, following = yield [*writes, ("run.get", key), ("run.next_in_session", of_session)]

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias, cast
 from ondol import effects, events, ids, journal, lifecycle, values
 from ondol.errors import ClaimLost, EndCode, StoreError
 from ondol.records import AskRow, EffectRow, RunRow
+from ondol.transactions.outbox import told
 from ondol.transactions.pieces import (
     Claim,
     act_row,
@@ -113,6 +114,7 @@ def finish(
         append,
         *writes,
         *raised,
+        told(run.tenant, run.id, seq + len(entries) - 1, last.kind, at),
         ("run.unhold", key | {
             "state": state, "ended_at": at, "error": error,
             "retryable": int(isinstance(last, events.RunFailed) and last.retryable),

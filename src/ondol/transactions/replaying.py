@@ -254,6 +254,7 @@ def _insert(
         *(message_row(new.tenant, new.run, ordinal, body) for ordinal, body in copied.bodies.items()),
         *(("blob.insert", {"tenant": new.tenant, "digest": d, "size": n, "at": at}) for d, n in blobs.items()),
         *(("blob.use", key | {"digest": d}) for d in blobs),
+        ("outbox.want_too", key | {"like": row["replay_of"]}),
         ("run.get", key),
         ("run.unfinished_in_session", {"tenant": new.tenant, "session": session}),
     ]

@@ -131,7 +131,7 @@ def delete_session(
         yield unsearched
     erased = (
         "message.erase", "entry.erase", "effect.erase", "ask.erase", "run.erase", "blob.loosen_of_session",
-        "blob.used_by_session", "compaction.erase", "carried.erase",
+        "blob.used_by_session", "compaction.erase", "carried.erase", "outbox.erase",
     )  # fmt: skip
     yield [(name, of_session) for name in erased]
     _, _, after = yield [

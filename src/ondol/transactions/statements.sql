@@ -689,3 +689,34 @@ ON CONFLICT (tenant, space, path) DO UPDATE SET source = excluded.source, digest
 
 -- name: document.delete
 DELETE FROM documents WHERE tenant = :tenant AND space = :space AND path = :path
+
+-- name: outbox.want
+INSERT INTO outbox_wanted (tenant, run) VALUES (:tenant, :run)
+
+-- name: outbox.want_too
+INSERT INTO outbox_wanted (tenant, run) SELECT tenant, :run FROM outbox_wanted WHERE tenant = :tenant AND run = :like
+
+-- Nothing happens where nobody wants to hear of the run.
+-- name: outbox.put
+INSERT INTO outbox (tenant, id, run, kind, due, at)
+SELECT tenant, :id, run, :kind, :at, :at FROM outbox_wanted WHERE tenant = :tenant AND run = :run
+ON CONFLICT (tenant, id) DO NOTHING
+
+-- name: outbox.due
+SELECT id, run, kind, state, attempts, due, error, at FROM outbox WHERE tenant = :tenant AND state = 'pending'
+ORDER BY due LIMIT :limit
+
+-- name: outbox.list
+SELECT id, run, kind, state, attempts, due, error, at FROM outbox WHERE tenant = :tenant [state: AND state = :state]
+ORDER BY at DESC, id DESC LIMIT :limit
+
+-- name: outbox.get
+SELECT id, run, kind, state, attempts, due, error, at FROM outbox WHERE tenant = :tenant AND id = :id
+
+-- name: outbox.set
+UPDATE outbox SET state = :state, attempts = :attempts, due = :due, error = :error
+WHERE tenant = :tenant AND id = :id AND state = :was AND attempts = :before RETURNING id
+
+-- name: outbox.erase
+UPDATE outbox SET error = NULL WHERE tenant = :tenant
+  AND run IN (SELECT id FROM runs r WHERE r.tenant = :tenant AND r.session = :session)

@@ -1,0 +1,148 @@
+"""Who hears how a run ended, and what is learned from a turn when it is over?
+
+The driver tells what the outbox holds, one message after the other, behind the back of everybody: no turn waits for it,
+and nothing that goes wrong here reaches one. A message that cannot be told is told again, later and later, and is dead
+after some attempts; then it stays in the outbox to be seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, TypeAlias
+
+from ondol import messages, queries, transactions, values
+from ondol.clock import Clock, Timer, from_micros, to_micros
+from ondol.errors import StoreError
+from ondol.memory import Memory, checked_fact
+from ondol.records import RunRow
+from ondol.secret import logger, redact
+from ondol.store import Store
+from ondol.transactions import NewFact, OutboxRow, Scope
+
+if TYPE_CHECKING:
+    from ondol.runner import Served
+
+log = logger("ondol.outbox")
+
+_PAGE = 50
+_ERROR_KEPT = 500  # characters
+_PATIENCE = timedelta(minutes=5)  # for one attempt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxMessage:
+    """``kind`` is the event (``run.completed`` and the like, ``run.waiting``) of the run, ``id`` that event's id.
+
+    It may be told more than once, always with the same id. ``state`` is ``pending``, ``delivered`` or ``dead``, and
+    then ``error`` says why.
+    """
+
+    id: str
+    kind: str
+    run: str
+    at: datetime
+    tenant: str
+    state: str = "pending"
+    attempts: int = 0
+    due: datetime
+    error: str | None = None
+
+
+Deliver: TypeAlias = Callable[[OutboxMessage], Awaitable[None]]
+
+
+def message_of(tenant: str, row: OutboxRow) -> OutboxMessage:
+    return OutboxMessage(
+        id=row.id, kind=row.kind, run=row.run, at=from_micros(row.at), tenant=tenant, state=row.state,
+        attempts=row.attempts, due=from_micros(row.due), error=row.error,
+    )  # fmt: skip
+
+
+class Deliveries:
+    """Empties the outbox of a store, in the process that drives it."""
+
+    def __init__(self, store: Store, clock: Clock, served: Mapping[str, Served], deliver: Deliver | None) -> None:
+        self.store, self.clock, self.served, self.deliver = store, clock, served, deliver
+        self._wake = asyncio.Event()
+        self._timer: Timer | None = None
+
+    def wants(self, agent: str) -> bool:
+        """Does anybody here want to hear of its runs?"""
+        memory = self.served[agent].agent.memory if agent in self.served else None
+        return self.deliver is not None or (memory is not None and memory.extract is not None)
+
+    def look(self) -> None:
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Tell what is due, until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                due = await self.tell_due()
+            except StoreError as error:
+                log.warning("%s", error)
+                due = self._now() + 1_000_000
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            if due is not None:
+                self._timer = self.clock.call_later((due - self._now()) / 1e6, self._wake.set)
+
+    async def tell_due(self) -> int | None:
+        """Tell all that is due; when the next message is, if there is one."""
+        next_due: list[int] = []
+        for tenant in await self.store.read(queries.tenants):
+            while page := await self.store.read(transactions.due_messages, tenant, _PAGE):
+                ready = [m for m in page if m.due <= self._now()]
+                told = [await self._tell(tenant, message) for message in ready]
+                if not any(told):
+                    next_due += [m.due for m in page if m not in ready][:1]
+                    break
+        return min(next_due, default=None)
+
+    async def _tell(self, tenant: str, message: OutboxRow) -> bool:
+        """False where another process has to do it: this one does not have the agent."""
+        run = await self.store.read(queries.get_run, tenant, message.run)
+        if run.agent not in self.served:
+            return False
+        try:
+            async with asyncio.timeout(_PATIENCE.total_seconds()):
+                if self.deliver is not None:
+                    await self.deliver(message_of(tenant, message))
+                facts = await self._learned(run) if message.kind == "run.completed" else []
+        except Exception as error:  # of whoever listens: the run is not touched by it
+            said = redact(values.valid(f"{type(error).__name__}: {error}"))[:_ERROR_KEPT]
+            log.warning("outbox message %s: %s", message.id, said, extra={"run": message.run})
+            await self.store.write(transactions.not_delivered, tenant, message, said, self._now())
+            return True
+        scope, keep = Scope(tenant, run.agent, run.user_id), self._memory(run.agent).keep
+        until = None if keep is None else self._now() + int(keep.total_seconds() * 1e6)
+        await self.store.write(
+            transactions.delivered, tenant, message, self._now(), scope=scope, facts=facts, expires_at=until
+        )
+        return True
+
+    async def _learned(self, run: RunRow) -> list[NewFact]:
+        """What the agent's ``extract`` finds in a turn. Nobody checked it, so it counts as untrusted."""
+        memory = self._memory(run.agent)
+        if memory.extract is None or not run.user_id:
+            return []
+        bodies = await self.store.read(queries.read_messages, run.tenant, run.id)
+        said = [messages.loads(body) for ordinal, body in sorted(bodies.items()) if ordinal >= 0]
+        facts = await memory.extract(said) if said else []
+        return [
+            NewFact(f"m_{run.id[2:]}_x{n}", redact(values.valid(checked_fact(fact))), True)
+            for n, fact in enumerate(facts)
+        ]
+
+    def _memory(self, agent: str) -> Memory:
+        served = self.served.get(agent)
+        return (served.agent.memory if served is not None else None) or Memory()
+
+    def _now(self) -> int:
+        return to_micros(self.clock.now())

@@ -1,0 +1,82 @@
+"""What is written so that somebody hears how a run ended, or that it waits?
+
+The message is written with what it tells (T6, T8, T9), so neither is there without the other. It holds no content, and
+its id is that of the run's event. It is told at least once; telling it changes nothing of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ondol.errors import NotFound
+from ondol.transactions.remembering import NewFact, Scope, remember
+from ondol.transactions.statements import Statement, Tx, with_conditions
+
+ATTEMPTS = 8  # after which a message is dead
+_FIRST, _LONGEST = 2_000_000, 3_600_000_000  # microseconds between attempts: four times as long after each
+
+
+class OutboxRow(NamedTuple):
+    id: str
+    run: str
+    kind: str
+    state: str
+    attempts: int
+    due: int
+    error: str | None
+    at: int
+
+
+def told(tenant: str, run: str, seq: int, kind: str, at: int) -> Statement:
+    """The message about the run's entry ``seq``."""
+    return "outbox.put", {"tenant": tenant, "id": f"{run}/{seq}", "run": run, "kind": kind, "at": at}
+
+
+def due_messages(tenant: str, limit: int) -> Tx[list[OutboxRow]]:
+    """What waits to be told, the next one first; it may not be due yet."""
+    (rows,) = yield [("outbox.due", {"tenant": tenant, "limit": limit})]
+    return [OutboxRow(*row) for row in rows]
+
+
+def list_outbox(tenant: str, state: str | None, limit: int) -> Tx[list[OutboxRow]]:
+    """The newest first."""
+    (rows,) = yield [with_conditions("outbox.list", {"tenant": tenant, "limit": limit}, {"state": state})]
+    return [OutboxRow(*row) for row in rows]
+
+
+def delivered(
+    tenant: str, message: OutboxRow, at: int, *, scope: Scope | None = None, facts: Sequence[NewFact] = (),
+    expires_at: int | None = None,
+) -> Tx[bool]:  # fmt: skip
+    """It was told; with it, what was learned from the turn is remembered. False when another process was first."""
+    (moved,) = yield [_set(tenant, message, "delivered", message.attempts + 1, message.due, None)]
+    if moved and scope is not None:
+        for fact in facts:
+            yield from remember(scope, fact, at, run=message.run, expires_at=expires_at)
+    return bool(moved)
+
+
+def not_delivered(tenant: str, message: OutboxRow, error: str, at: int) -> Tx[None]:
+    """It is told again later, or given up: then it is dead, and stays to be seen."""
+    attempts = message.attempts + 1
+    pause = min(_FIRST * 4 ** (attempts - 1), _LONGEST)
+    state = "dead" if attempts >= ATTEMPTS else "pending"
+    yield [_set(tenant, message, state, attempts, at + pause, error)]
+
+
+def deliver_again(tenant: str, id: str, at: int) -> Tx[OutboxRow]:
+    """A person's word: tell it (again), now. Raises NotFound."""
+    (rows,) = yield [("outbox.get", {"tenant": tenant, "id": id})]
+    if not rows:
+        raise NotFound(f"there is no message {id!r} in the outbox")
+    message = OutboxRow(*rows[0])
+    yield [_set(tenant, message, "pending", 0, at, None)]
+    return message._replace(state="pending", attempts=0, due=at, error=None)
+
+
+def _set(tenant: str, message: OutboxRow, state: str, attempts: int, due: int, error: str | None) -> Statement:
+    was = {"was": message.state, "before": message.attempts}
+    return "outbox.set", {
+        "tenant": tenant, "id": message.id, "state": state, "attempts": attempts, "due": due, "error": error, **was,
+    }  # fmt: skip

@@ -1,0 +1,173 @@
+"""What is told when a run waits or ends: written with it, told at least once, and never in anybody's way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from kit import waits
+from rememberer import rememberer
+
+from ondol import Agent, InvalidInput, Memory, Message, NotFound, OutboxMessage, RunFailed, Runtime, tool
+from ondol.testing import ManualClock, ScriptedModel, call
+
+KIM = {"agent": "friend", "user": "kim"}
+
+
+class Listener:
+    """Hears messages, and fails as often as it is told to."""
+
+    def __init__(self, fails: int = 0) -> None:
+        self.heard: list[OutboxMessage] = []
+        self.fails = fails
+        self._more = asyncio.Event()
+
+    async def __call__(self, message: OutboxMessage) -> None:
+        self.heard.append(message)
+        self._more.set()
+        if self.fails > 0:
+            self.fails -= 1
+            raise ConnectionError("nobody is there")
+
+    async def hears(self, n: int) -> list[str]:
+        """The kinds of the first n messages, once they came."""
+        while len(self.heard) < n:
+            self._more.clear()
+            await self._more.wait()
+        return [m.kind for m in self.heard[:n]]
+
+
+@asynccontextmanager
+async def runtime(db: str, *agents: Agent, **more: Any) -> AsyncIterator[Runtime]:
+    async with Runtime(db, agents=agents, **more) as rt:
+        yield rt
+
+
+async def settled(rt: Runtime, state: str, n: int = 1) -> list[OutboxMessage]:
+    """The messages in this state, once there are so many."""
+    while len(found := await rt.outbox(state=state)) < n:  # type: ignore[arg-type]
+        pass
+    return found
+
+
+@pytest.mark.both_stores
+async def test_a_run_that_waits_and_each_end_of_one_is_told_with_the_id_of_its_event(db: str) -> None:
+    @tool(approve=True)
+    async def sign(what: str) -> str:
+        return what
+
+    signer = Agent("signer", model=ScriptedModel([[call("sign", what="x")], ["signed"]]), tools=[sign])
+    broken = Agent("broken", model=ScriptedModel([]))
+    listener = Listener()
+    async with runtime(db, signer, broken, deliver=listener) as rt:
+        run = await rt.start(signer, "go", user="kim")
+        (ask,) = await waits(run)
+        assert await listener.hears(1) == ["run.waiting"]
+        await ask.approve(by="lee")
+        await run.result()
+        other = await rt.start(signer, "go", user="kim")
+        await waits(other)
+        await other.cancel(by="kim")
+        with pytest.raises(RunFailed):
+            await rt.run(broken, "go", user="kim")
+        kinds = await listener.hears(5)
+        assert sorted(kinds) == ["run.cancelled", "run.completed", "run.failed", "run.waiting", "run.waiting"]
+        for message in listener.heard:
+            events = {e.id: e.type async for e in (await rt.get_run(message.run)).events()}
+            assert events[message.id] == message.kind
+        assert len(await settled(rt, "delivered", 5)) == 5
+
+
+async def test_what_was_not_told_before_a_crash_is_told_after_it_and_nobody_waits_for_it(db: str) -> None:
+    listener = Listener()
+    friend = rememberer()
+
+    async def never(message: OutboxMessage) -> None:
+        await asyncio.Event().wait()
+
+    async with runtime(db, friend, deliver=never) as rt:
+        run = await rt.start(friend, "hello", user="kim")
+        assert (await run.result()).text == "ok"
+        (message,) = await rt.outbox()
+        assert message.state == "pending"
+    async with runtime(db, friend, deliver=listener):
+        assert await listener.hears(1) == ["run.completed"]
+        assert listener.heard[0].id == message.id
+
+
+async def test_a_message_that_cannot_be_told_is_tried_again_and_is_dead_at_last(db: str) -> None:
+    clock, listener, friend = ManualClock("2026-01-01T00:00:00Z"), Listener(fails=8), rememberer()
+    async with runtime(db, friend, deliver=listener, clock=clock) as rt:
+        run = await rt.start(friend, "hello", user="kim")
+        assert (await run.result()).text == "ok"
+        for attempt in range(1, 8):
+            await listener.hears(attempt)
+            while (await rt.outbox())[0].attempts < attempt:
+                pass
+            (message,) = await rt.outbox()
+            assert (message.state, message.error) == ("pending", "ConnectionError: nobody is there")
+            clock.advance(message.due - clock.now())
+            rt._deliveries.look()
+        (dead,) = await settled(rt, "dead")
+        assert dead.attempts == 8
+        await rt.deliver_again(dead.id)
+        assert (await settled(rt, "delivered"))[0].id == dead.id
+        assert {m.id for m in listener.heard} == {dead.id}
+        with pytest.raises(NotFound):
+            await rt.deliver_again("r_1/9")
+        assert (await run.refresh()).status == "completed"
+
+
+async def test_facts_are_learned_after_the_turn_once_and_marked(db: str) -> None:
+    calls, fails = 0, 1
+
+    async def extract(said: Sequence[Message]) -> list[str]:
+        nonlocal calls, fails
+        calls += 1
+        if fails:
+            fails -= 1
+            raise TimeoutError("later")
+        return [m.text for m in said if m.role == "user"]
+
+    clock = ManualClock("2026-01-01T00:00:00Z")
+    friend = rememberer(memory=Memory(extract=extract, keep=timedelta(days=9)))
+    async with runtime(db, friend, clock=clock) as rt:
+        await rt.run(friend, "I live in Seoul", user="kim")
+        while not (found := await rt.outbox()) or not found[0].attempts:
+            pass
+        clock.advance(timedelta(seconds=10))
+        rt._deliveries.look()
+        await settled(rt, "delivered")
+        (fact,) = await rt.memory.ls(**KIM)
+        assert (fact.text, fact.untrusted, fact.run is not None) == ("I live in Seoul", True, True)
+        assert fact.expires_at is not None
+        (message,) = await rt.outbox()
+        await rt.deliver_again(message.id)
+        await settled(rt, "delivered")
+        assert len(await rt.memory.ls(**KIM)) == 1
+        assert calls == 3
+
+
+async def test_a_turn_that_is_not_completed_teaches_nothing(db: str) -> None:
+    async def extract(said: Sequence[Message]) -> list[str]:
+        return ["learned"]
+
+    broken = Agent("friend", model=ScriptedModel([]), memory=Memory(extract=extract))
+    async with runtime(db, broken) as rt:
+        with pytest.raises(RunFailed):
+            await rt.run(broken, "go", user="kim")
+        await settled(rt, "delivered")
+        assert await rt.memory.ls(**KIM) == []
+
+
+async def test_nothing_is_written_where_nobody_listens(db: str) -> None:
+    friend = rememberer()
+    async with runtime(db, friend) as rt:
+        await rt.run(friend, "hello", user="kim")
+        assert await rt.outbox() == []
+    with pytest.raises(InvalidInput, match="extract"):
+        Memory(extract=len)  # type: ignore[arg-type]
