@@ -50,10 +50,14 @@ class Server:
             self.folder.chmod(0o755)
             os.chown(self.folder, pwd.getpwnam(_USER).pw_uid, -1)
 
+    def program(self, name: str) -> str:
+        """Where a program of PostgreSQL is."""
+        return str(_INSTALLED / "bin" / name)
+
     def run(self, program: str, *arguments: str) -> None:
         """A program of PostgreSQL, as the user that owns the data. Raises CalledProcessError with what it said."""
         user = _USER if os.geteuid() == 0 else None
-        command = [str(_INSTALLED / "bin" / program), *arguments]
+        command = [self.program(program), *arguments]
         log = self.folder / f"{program}.log"
         with log.open("ab") as out:
             done = subprocess.run(command, cwd="/", stdin=subprocess.DEVNULL, stdout=out, stderr=out, user=user)

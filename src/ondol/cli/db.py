@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +12,7 @@ import typer
 from ondol.cli import codes
 from ondol.cli.output import say_error
 from ondol.cli.surface import Cli, noun, verb
+from ondol.errors import InvalidInput
 
 app = noun("The store: check, backup, restore, migrate.")
 
@@ -17,12 +20,11 @@ app = noun("The store: check, backup, restore, migrate.")
 @verb(app, "check")
 async def check(cli: Cli) -> int:
     """Read everything in the store and say what is wrong; exit 1 if anything is."""
-    from ondol.stores import sqlite_admin
-
-    problems = sqlite_admin.check(_existing(cli))
+    problems = await asyncio.to_thread(_problems, cli)
     if cli.out.for_people:
         if not problems:
-            cli.out.line(f"{cli.path}: every page, checksum and blob is right")
+            read = "page, checksum and blob" if cli.is_file else "checksum and blob"
+            cli.out.line(f"{_name(cli)}: every {read} is right")
         for problem in problems:
             say_error("store_corrupt", problem)
     elif cli.out.format == "jsonl":
@@ -32,11 +34,26 @@ async def check(cli: Cli) -> int:
     return codes.FAILED if problems else codes.OK
 
 
+def _problems(cli: Cli) -> list[str]:
+    if not cli.is_file:
+        from ondol.stores import postgres_admin
+
+        return postgres_admin.check(cli.url)
+    from ondol.stores import sqlite_admin
+
+    return sqlite_admin.check(_existing(cli))
+
+
 @verb(app, "backup")
 async def backup(cli: Cli, dest: Annotated[Path, typer.Argument(metavar="DEST", help="A new folder.")]) -> None:
     """Copy the store and its blobs into a new folder, while others go on working."""
     from ondol.stores import sqlite_admin
 
+    if not cli.is_file:
+        raise InvalidInput(
+            "a database is backed up by its own tools, blobs and all: pg_dump --format=custom --schema=ondol "
+            f"--file={dest} DATABASE"
+        )
     sqlite_admin.backup(_existing(cli), dest)
     _done(cli, {"backup": str(dest)}, f"{cli.path} is copied to {dest}. To put it back: {_restore(cli, dest)}")
 
@@ -46,20 +63,64 @@ async def restore(cli: Cli, src: Annotated[Path, typer.Argument(metavar="SRC", h
     """Make the store out of a backup. Unfinished runs are parked: nobody knows what happened since."""
     from ondol.stores import sqlite_admin
 
+    if not cli.is_file:
+        raise InvalidInput(
+            f"a database is put back by its own tools: pg_restore --dbname=DATABASE {src}. Then, before any process "
+            f"opens it: {cli.command('db', 'restored')}"
+        )
     sqlite_admin.restore(src, cli.path)
     parked = cli.command("runs", "ls", "--state", "parked")
     words = f"{cli.path} is restored from {src}. What was unfinished is parked: {parked}"
     _done(cli, {"restored": str(cli.path)}, words)
 
 
-@verb(app, "migrate")
-async def migrate(cli: Cli) -> None:
-    """Bring the store to the schema of this version."""
-    from ondol.stores import sqlite_admin
+@verb(app, "restored")
+async def restored(cli: Cli) -> None:
+    """PostgreSQL: say that a backup was put back. Unfinished runs are parked: nobody knows what happened since."""
+    if cli.is_file:
+        raise InvalidInput(f"a file is restored by one command: {cli.command('db', 'restore', 'SRC')}")
+    from ondol.stores import postgres_admin
 
-    before, after = sqlite_admin.migrate(_existing(cli))
-    words = f"{cli.path} is at schema {after}" + (" already" if before == after else f", it was at {before}")
+    n = await postgres_admin.begin_generation(cli.url)
+    parked = cli.command("runs", "ls", "--state", "parked")
+    words = f"{_name(cli)} is a new generation. What was unfinished ({n}) is parked: {parked}"
+    _done(cli, {"restored": _name(cli), "parked": n}, words)
+
+
+@verb(app, "migrate")
+async def migrate(
+    cli: Cli,
+    sql: Annotated[bool, typer.Option("--sql", help="PostgreSQL: only print what an administrator would run.")] = False,
+    post: Annotated[
+        bool, typer.Option("--post", help="PostgreSQL: also remove what no process of this version needs.")
+    ] = False,
+) -> None:
+    """Bring the store to the schema of this version."""
+    if cli.is_file:
+        from ondol.stores import sqlite_admin
+
+        if sql or post:
+            raise InvalidInput("--sql and --post are for PostgreSQL: a file is migrated by whoever opens it")
+        before, after = sqlite_admin.migrate(_existing(cli))
+    else:
+        from ondol.stores import postgres_admin
+
+        if sql:
+            script = await asyncio.to_thread(postgres_admin.migration_script, cli.url, post=post)
+            sys.stdout.write(script or f"-- {_name(cli)} is at the schema of this version already\n")
+            return
+        before, after = await asyncio.to_thread(postgres_admin.migrate, cli.url, post=post)
+    words = f"{_name(cli)} is at schema {after}" + (" already" if before == after else f", it was at {before}")
     _done(cli, {"before": before, "after": after}, words)
+
+
+def _name(cli: Cli) -> str:
+    """The store as it is shown: without a password."""
+    if cli.is_file:
+        return str(cli.path)
+    from ondol.stores.postgres_place import Place
+
+    return Place.of(cli.url).name
 
 
 def _existing(cli: Cli) -> Path:
@@ -72,7 +133,7 @@ def _done(cli: Cli, body: dict[str, object], words: str) -> None:
     if cli.out.for_people:
         cli.out.line(words)
     else:
-        cli.out.bodies([(str(cli.path), body)], one=True)
+        cli.out.bodies([(_name(cli), body)], one=True)
 
 
 def _restore(cli: Cli, folder: Path) -> str:

@@ -32,8 +32,8 @@ def add_to(app: typer.Typer) -> None:
 
 async def doctor(cli: Cli) -> int:
     """What is wrong here, and what mends it. Exit 1 if something is."""
-    findings = checkup.findings(cli.path, cli.command)
-    if cli.path.exists() and not any(f.check == "schema" and f.state == "wrong" for f in findings):
+    findings = checkup.findings(cli.path if cli.is_file else None, cli.command)
+    if (not cli.is_file or cli.path.exists()) and not any(f.check == "schema" and f.state == "wrong" for f in findings):
         findings += [f async for f in _work(cli)]
     cli.out.listing(findings, _COLUMNS, id=lambda f: f.check, body=asdict, empty="")
     return codes.FAILED if any(f.state == "wrong" for f in findings) else codes.OK
@@ -41,13 +41,15 @@ async def doctor(cli: Cli) -> int:
 
 async def _work(cli: Cli) -> AsyncIterator[Finding]:
     """What waits for whom."""
-    from ondol.stores.sqlite import driver_of
-
-    driver = driver_of(cli.path)
-    yield Finding("driver", "ok", f"process {driver}") if driver else Finding("driver", "note", "no process drives it")
     try:
         async with cli.runtime() as rt:
-            async for finding in _runs(cli, rt, driver is not None):
+            # As in "4711.a1b2c3": the number of a process, and what tells it from others of that number.
+            drivers = ", ".join(sorted(owner.partition(".")[0] for owner in await rt._store.drivers()))
+            if drivers:
+                yield Finding("driver", "ok", f"process {drivers}")
+            else:
+                yield Finding("driver", "note", "no process drives it")
+            async for finding in _runs(cli, rt, bool(drivers)):
                 yield finding
     except OndolError as error:
         yield Finding("store", "wrong", str(error), cli.command("db", "check"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 import shlex
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
@@ -60,7 +61,8 @@ class Cli:
     def __init__(self, options: Options, environment: str | None) -> None:
         self.options = options
         self.named_db = options.db or environment or None
-        self._shown_db = options.db  # in commands that are shown; not what the environment says anyway
+        # In commands that are shown; not what the environment says anyway, and no password.
+        self._shown_db = options.db and re.sub(r"(//[^:/@]*):[^/@]*@", r"\1@", options.db)
         self.out = Output(options.format or "table", no_color=options.no_color)
         self.code = codes.OK
 
@@ -69,10 +71,18 @@ class Cli:
         return self.named_db or DEFAULT_DB
 
     @property
+    def is_file(self) -> bool:
+        """Is the store a file? Else it is a database on a server, which a command never makes by looking."""
+        return not self.url.startswith(("postgresql://", "postgres://"))
+
+    @property
     def path(self) -> Path:
         """The file of the store. Raises InvalidInput for a URL that names none."""
+        if not self.is_file:
+            raise InvalidInput("this command works on a file, and the store is a database: name one (sqlite:///FILE)")
         if not self.url.startswith("sqlite:///") or self.url == "sqlite:///":
-            raise InvalidInput(f"{self.url!r} names no store: say --db sqlite:///FILE")
+            named = re.sub(r"//[^/@]*@", "//…@", self.url)
+            raise InvalidInput(f"{named!r} names no store: say --db sqlite:///FILE or postgresql://USER@HOST/DATABASE")
         return Path(self.url.removeprefix("sqlite:///"))
 
     def works_on(self, store: Store) -> None:
@@ -94,12 +104,12 @@ class Cli:
         Raises:
             NoDatabase: there is no such file, and looking does not make one.
         """
-        from ondol.cli.bystander import Bystander
+        from ondol.cli.bystander import bystander
         from ondol.runtime import Runtime
 
-        if not makes and not self.path.exists():
+        if self.is_file and not makes and not self.path.exists():
             raise codes.NoDatabase(f"there is no database {self.path}: name it with --db, or 'ondol run' makes it")
-        async with Runtime(self.url if acts else Bystander(self.path), door="cli") as rt:
+        async with Runtime(self.url if acts else bystander(self.url), door="cli") as rt:
             yield rt
 
     async def found(self, look: Callable[[Runtime], Awaitable[list[T]]]) -> list[T]:

@@ -45,6 +45,7 @@ class PostgresStore:
 
     def __init__(self, place: Place | str) -> None:
         self.place = Place.of(place) if isinstance(place, str) else place
+        self.name = self.place.name
         self.writers = Writer(self.place, grouping=True), Writer(self.place, grouping=False)
         self._writes: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._alone: queue.SimpleQueue[Job | None] = queue.SimpleQueue()

@@ -79,3 +79,13 @@ DELETE FROM blob_chunks c WHERE c.tenant = :tenant AND c.digest = :digest
 SELECT DISTINCT c.digest FROM blob_chunks c WHERE c.tenant = :tenant
   AND c.written_at < to_timestamp(CAST(:before AS float8))
   AND NOT EXISTS (SELECT 1 FROM blobs b WHERE b.tenant = c.tenant AND b.digest = c.digest)
+
+-- After a backup was put back: see `postgres_admin.begin_generation`.
+-- name: restored.fences
+UPDATE runs SET fence = fence + 1 WHERE tenant = :tenant
+
+-- name: restored.retryable
+UPDATE runs SET retryable = :again WHERE tenant = :tenant AND state = 'failed' AND retryable <> 0
+
+-- name: restored.unfinished
+SELECT id FROM runs WHERE tenant = :tenant AND state IN ('queued', 'running', 'waiting', 'parked') ORDER BY id

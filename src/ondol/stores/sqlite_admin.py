@@ -11,10 +11,10 @@ import functools
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import apsw
 
@@ -30,15 +30,22 @@ from ondol.transactions import STATEMENTS
 
 log = logger("ondol.store")
 
+
+class Asked(Protocol):
+    """Whoever answers a question in SQL with its rows."""
+
+    def execute(self, text: str, given: tuple[Any, ...] = (), /) -> Iterable[tuple[Any, ...]]: ...
+
+
 PathLike: TypeAlias = str | os.PathLike[str]
 
 FILE = "ondol.db"  # the store inside a backup's folder
 GENERATION = "generation"  # in the store's meta table: how many times it was restored
 _RESTORE = "restore a backup (ondol db restore)"
 # A flipped bit may make a text that is none, or bytes of a text.
-_ENTRIES = """
+ENTRIES = """
     SELECT n, seq, fence, at, v, CAST(body AS BLOB), sum FROM entries WHERE tenant = ? AND run = ? ORDER BY seq"""
-_MESSAGES = """
+MESSAGES = """
     SELECT ordinal, iif(typeof(body) = 'blob', body, x''), sum FROM messages WHERE tenant = ? AND run = ?"""
 
 
@@ -101,6 +108,11 @@ def _problems(connection: apsw.Connection, path: Path) -> Iterator[str]:
             yield f"{path}: {name} is {'not as it was made' if name in there else 'missing'}: {_RESTORE}"
     for table, _, parent, _ in connection.execute("PRAGMA foreign_key_check"):
         yield f"{path}: a row of {table} belongs to a row of {parent} that is not there: {_RESTORE}"
+    yield from content_problems(connection)
+
+
+def content_problems(connection: Asked) -> Iterator[str]:
+    """What the rows say against each other and against their checksums, in whatever database they are."""
     for digest, body in _rows(connection, "SELECT digest, body FROM definitions"):
         if not _is_whole(body, digest):
             yield f"definition {digest} does not match its digest: {_RESTORE}"
@@ -153,11 +165,11 @@ def _fresh_schema() -> dict[str, tuple[Any, ...]]:
         return _schema(fresh)
 
 
-def _run_problems(connection: apsw.Connection, run: RunRow) -> Iterator[str]:
+def _run_problems(connection: Asked, run: RunRow) -> Iterator[str]:
     """Checksums and sequence of its entries and messages, and whether journal and rows say the same."""
     key = (run.tenant, run.id)
     ordinals = set()
-    for ordinal, body, total in _rows(connection, _MESSAGES, key):
+    for ordinal, body, total in _rows(connection, MESSAGES, key):
         ordinals.add(ordinal)
         try:
             transactions.checked_body(run.id, ordinal, body, total)
@@ -166,7 +178,7 @@ def _run_problems(connection: apsw.Connection, run: RunRow) -> Iterator[str]:
 
     batches: list[journal.Batch] = []
     following, whole = 1, True
-    for n, seq, fence, at, v, body, total in _rows(connection, _ENTRIES, key):
+    for n, seq, fence, at, v, body, total in _rows(connection, ENTRIES, key):
         if seq != following:
             whole = False
             yield f"run {run.id}: entry {following} is followed by {seq}: {_RESTORE}"
@@ -191,9 +203,7 @@ def _run_problems(connection: apsw.Connection, run: RunRow) -> Iterator[str]:
         yield from _contradictions(connection, run, journal.fold(batches), ordinals)
 
 
-def _contradictions(
-    connection: apsw.Connection, run: RunRow, state: journal.State, ordinals: set[int]
-) -> Iterator[str]:
+def _contradictions(connection: Asked, run: RunRow, state: journal.State, ordinals: set[int]) -> Iterator[str]:
     """Where the journal and the rows beside it do not say the same."""
     key = (run.tenant, run.id)
     if state.status != run.state:
@@ -236,7 +246,7 @@ def _used_blobs(connection: apsw.Connection) -> list[tuple[Any, ...]]:
     return list(_rows(connection, "SELECT DISTINCT tenant, digest FROM blob_uses ORDER BY tenant, digest"))
 
 
-def _rows(connection: apsw.Connection, text: str, given: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+def _rows(connection: Asked, text: str, given: tuple[Any, ...] = ()) -> Iterable[tuple[Any, ...]]:
     return connection.execute(text, given)
 
 

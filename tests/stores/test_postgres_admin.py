@@ -1,0 +1,224 @@
+"""A store in PostgreSQL is opened, migrated, checked, backed up and put back."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import behind
+import psycopg
+import pytest
+from kit import Conversation
+from postgres import Server
+
+from ondol import Agent, Runtime
+from ondol.errors import InvalidInput, StoreBusy, StoreCorrupt, StoreError, StoreTooNew
+from ondol.queries import get_meta
+from ondol.stores import postgres_admin, postgres_schema
+from ondol.stores.postgres import PostgresStore
+from ondol.stores.postgres_place import Place
+from ondol.stores.postgres_schema import Step
+from ondol.transactions import set_meta
+
+
+def talk() -> Agent:
+    return Agent("talk", model=Conversation({"hi": ["ho"]}))
+
+
+@pytest.fixture
+def empty(postgres: Server) -> str:
+    return postgres.new_database("template0")
+
+
+# --- opening ----------------------------------------------------------------------------------------------------
+
+
+async def opens(url: str) -> None:
+    store = PostgresStore(url)
+    try:
+        await store.open(lambda: None)
+    finally:
+        await store.close()
+
+
+async def test_what_cannot_be_opened_says_why_and_what_to_do(empty: str, postgres: Server) -> None:
+    with pytest.raises(StoreError, match=r"there is no such database .*: make it \(createdb\)"):
+        await opens(postgres.url("nothing"))
+    with pytest.raises(StoreError, match=r"does not let this user in .*: look at user and password"):
+        await opens(empty.replace("postgres@", "nobody@"))
+    with pytest.raises(StoreBusy, match=r"cannot be reached .*: is it running, and is the address right"):
+        await opens("postgresql://postgres@127.0.0.1:1/x")
+    with pytest.raises(StoreError, match="is read-only: name the primary"):
+        await opens(f"{empty}?options=-cdefault_transaction_read_only%3Don")
+    with pytest.raises(InvalidInput, match="this names no store"):
+        PostgresStore("postgresql://localhost/x?nonsense=1")
+    with pytest.raises(InvalidInput, match="say a name of small letters"):
+        PostgresStore("postgresql://localhost/x?schema=A;DROP")
+
+
+def test_a_url_that_names_no_store_does_not_show_its_password() -> None:
+    with pytest.raises(InvalidInput) as refused:
+        Runtime("mysql://me:canary@localhost/x")
+    assert "canary" not in str(refused.value)
+    assert "canary" not in Place.of("postgresql://me:canary@localhost/x").name
+
+
+# --- migrations -------------------------------------------------------------------------------------------------
+
+EXTRA = (
+    Step(False, 9001, "ALTER TABLE runs ADD COLUMN colour TEXT; CREATE INDEX runs_colour ON runs (tenant, colour);"),
+    Step(False, 9002, "CREATE TABLE shades (tenant TEXT, n BIGINT, PRIMARY KEY (tenant, n));"),
+    Step(True, 9002, "DROP INDEX runs_colour; ALTER TABLE runs DROP COLUMN colour;"),
+)
+
+
+def catalog(url: str) -> list[tuple[Any, ...]]:
+    """All that makes the schema: columns, indexes, constraints."""
+    return [
+        *behind.execute(url, """
+            SELECT table_name, column_name, data_type, is_nullable, column_default, collation_name, is_identity
+            FROM information_schema.columns WHERE table_schema = 'ondol' ORDER BY 1, 2"""),
+        *behind.execute(url, "SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = 'ondol' ORDER BY 1"),
+        *behind.execute(url, """
+            SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
+            WHERE connamespace = 'ondol'::regnamespace ORDER BY 1, 2"""),
+        *behind.execute(url, """
+            SELECT relname, reloptions FROM pg_class WHERE relnamespace = 'ondol'::regnamespace ORDER BY 1"""),
+        *behind.execute(url, "SELECT name FROM schema_steps ORDER BY name"),
+    ]  # fmt: skip
+
+
+def test_a_fresh_schema_and_one_migrated_step_by_step_are_equal(postgres: Server) -> None:
+    fresh, migrated, by_hand = (postgres.new_database("template0") for _ in range(3))
+    known = (*postgres_schema.steps(), *EXTRA)
+    postgres_schema.migrate(Place.of(fresh), tuple(sorted(known)), post=True)
+    for n in range(1, len(known) + 1):
+        postgres_schema.migrate(Place.of(migrated), known[:n], post=True)
+    assert catalog(fresh) == catalog(migrated)
+    with psycopg.connect(by_hand, autocommit=True) as administrator:
+        administrator.execute(postgres_admin.migration_script(by_hand).encode())
+    postgres_schema.migrate(Place.of(by_hand), tuple(sorted(known)), post=True)
+    assert catalog(by_hand) == catalog(fresh)
+    with pytest.raises(StoreTooNew):
+        postgres_admin.migration_script(fresh)
+
+
+async def test_older_code_works_on_a_newer_schema_until_the_step_that_removes(empty: str) -> None:
+    """The code of this version is the older one: a step of a version that it does not know was done."""
+    place, agent = Place.of(empty), talk()
+    async with Runtime(empty, agents=[agent]) as rt:
+        await rt.run(agent, "hi", session="s", operation_id="1")
+        postgres_schema.migrate(place, (*postgres_schema.steps(), EXTRA[0]))
+        assert (await rt.run(agent, "hi", session="s", operation_id="2")).text == "ho"
+    with pytest.raises(StoreTooNew, match=r"has schema 9001, this version of Ondol knows \d+: upgrade Ondol"):
+        await opens(empty)
+
+
+def test_what_removes_is_done_only_when_it_is_asked_for(empty: str) -> None:
+    place, known = Place.of(empty), (*postgres_schema.steps(), *EXTRA)
+    assert postgres_schema.migrate(place, known) == (0, 9002)
+    assert behind.execute(empty, "SELECT colour FROM runs") == []
+    assert postgres_schema.migrate(place, known, post=True) == (9002, 9002)
+    with pytest.raises(psycopg.errors.UndefinedColumn):
+        behind.execute(empty, "SELECT colour FROM runs")
+
+
+async def test_many_that_open_a_new_database_at_once_make_its_tables_once(empty: str) -> None:
+    await asyncio.gather(*(asyncio.to_thread(postgres_schema.migrate, Place.of(empty)) for _ in range(8)))
+    names = [step.name for step in postgres_schema.steps() if not step.post]
+    assert [name for (name,) in behind.execute(empty, "SELECT name FROM schema_steps ORDER BY name")] == names
+
+
+def test_a_migration_that_fails_leaves_nothing(empty: str) -> None:
+    wrong = Step(False, 9001, "CREATE TABLE half (n BIGINT); SELECT nonsense;")
+    postgres_schema.migrate(Place.of(empty))
+    before = catalog(empty)
+    with pytest.raises((StoreError, psycopg.Error)):
+        postgres_schema.migrate(Place.of(empty), (*postgres_schema.steps(), wrong))
+    assert catalog(empty) == before
+
+
+async def test_tables_that_are_not_ours_are_left_alone(empty: str) -> None:
+    with psycopg.connect(empty, autocommit=True) as other:
+        other.execute("CREATE SCHEMA ondol; CREATE TABLE ondol.runs (n BIGINT)")
+    with pytest.raises(StoreCorrupt, match="holds tables that are not Ondol's: name another one"):
+        await opens(empty)
+    await opens(f"{empty}?schema=agents")  # beside them there is room
+
+
+# --- check, backup and restore ----------------------------------------------------------------------------------
+
+
+async def test_a_check_finds_what_was_damaged(new_database: Callable[[], str], postgres: Server) -> None:
+    url, agent = new_database(), talk()
+    async with Runtime(url, agents=[agent]) as rt:
+        run = await rt.start(agent, "hi", session="s", operation_id="1", attachments=[b"a file"])
+        await run.result()
+        assert await asyncio.to_thread(postgres_admin.check, url) == []
+    damages = {
+        "UPDATE entries SET body = replace(body, 'talk', 'tall') WHERE seq = 1": "does not match its checksum",
+        "UPDATE messages SET body = set_byte(body, 3, 1) WHERE ordinal = 1": "does not match its checksum",
+        "DELETE FROM entries WHERE seq = 2": "is followed by|entries were written",
+        "UPDATE runs SET state = 'failed'": "its journal says completed",
+        "UPDATE blob_chunks SET data = 'another'": "blob .* does not match its digest",
+        "DELETE FROM blob_chunks": "blob .* is not there",
+    }
+    for damage, found in damages.items():
+        damaged = postgres.new_database(url.rpartition("/")[2])
+        behind.execute(damaged, damage)
+        problems = postgres_admin.check(damaged)
+        assert any(re.search(found, p) for p in problems), (damage, problems)
+
+
+async def test_a_backup_of_the_databases_own_tools_is_a_new_generation_when_it_is_put_back(
+    new_database: Callable[[], str], postgres: Server, tmp_path: Path
+) -> None:
+    url, agent, dump = new_database(), talk(), tmp_path / "dump"
+    async with Runtime(url) as nobody, Runtime(url, agents=[agent]) as rt:
+        done = await rt.run(agent, "hi", session="s", operation_id="1", attachments=[b"a file"])
+        await rt.close()
+        async with Runtime(url, agents=[Agent("talk", model=Conversation({"hi": stuck}))]) as other:
+            unfinished = await other.start("talk", "hi", session="t", operation_id="2")
+            await asked.wait()
+            tool = postgres.program("pg_dump")
+            await asyncio.to_thread(subprocess.run, [tool, "-Fc", "-n", "ondol", "-f", dump, url], check=True)
+        with pytest.raises(StoreError, match="is driven by"):
+            await postgres_admin.begin_generation(url)
+        assert await nobody._store.drivers() != {}
+    back = postgres.new_database("template0")
+    tool = postgres.program("pg_restore")
+    await asyncio.to_thread(subprocess.run, [tool, "-d", back, dump], check=True)
+    behind.execute(back, "DELETE FROM owners")  # their leases are over by the time that anybody restores
+    assert await postgres_admin.begin_generation(back) == 1
+    assert postgres_admin.check(back) == []
+    async with Runtime(back, agents=[agent]) as rt:
+        again = await rt.start(agent, "hi", session="s", operation_id="1", attachments=[b"a file"])
+        assert (await again.result()).body == done.body
+        run = await rt.get_run(unfinished.id)
+        assert run.status == "parked"
+        (ask,) = await run.asks()
+        await ask.answer("resume", by="lee")
+        assert (await run.result()).text == "ho"
+
+
+asked = asyncio.Event()
+
+
+async def stuck(request: Any) -> str:
+    asked.set()
+    await asyncio.Event().wait()
+    return "never"
+
+
+async def test_a_store_in_a_schema_of_its_own_is_apart_from_another(empty: str) -> None:
+    one, two = PostgresStore(f"{empty}?schema=one"), PostgresStore(f"{empty}?schema=two")
+    for store in (one, two):
+        await store.open(lambda: None)
+    await one.write(set_meta, "a", "1")
+    assert await two.read(get_meta, "a") is None
+    for store in (one, two):
+        await store.close()
