@@ -89,7 +89,7 @@ async def test_a_cursor_of_another_run_is_refused_at_once(tmp_path: Path) -> Non
     async with held(tmp_path) as driver:
         (id,) = (await command("runs", "-o", "ids", cwd=tmp_path)).ids
         refused = await command("runs", "watch", id, "--after", "r_other/3", cwd=tmp_path)
-        assert (refused.code, refused.err.startswith("error [invalid_input]: 'r_other/3' is not an event")) == (2, True)
+        assert (refused.code, refused.err.startswith("error [wrong_cursor]: 'r_other/3' is not an event")) == (2, True)
         let_go(tmp_path)
         assert await driver.wait() == 0
 
