@@ -475,7 +475,7 @@ MUTANTS = (
     Mutant(
         "usage: a call whose process died is unknown, not free",
         "journal.py",
-        '            broken = state.context is not None and (cut or why == "recovered")\n',
+        '            broken = (state.context is not None or state.summarising) and (cut or why == "recovered")\n',
         "            broken = False\n",
         ("tests/promise/test_usage.py",),
     ),

@@ -24,6 +24,7 @@ from ondol import (
     media,
     messages,
     outputs,
+    payloads,
     plans,
     policy,
     queries,
@@ -339,7 +340,12 @@ class Calls:
         entry = events.EffectSucceeded(
             call=effect.ordinal, by=by, patch=patch, warning=warning, memory=changes, pins=pinned
         )
-        shown = outputs.show(encoded, self._room(effect))
+        taken = payloads.take(encoded) if not error and effect.parent is None else payloads.Taken(encoded)
+        for attachment, data in zip(taken.attached, taken.data, strict=True):
+            await self.drive.keep_blob(attachment, data)
+        if taken.attached:
+            self._attached[effect.ordinal] = taken.attached
+        shown = outputs.show(taken.encoded, self._room(effect))
         if shown.blob is not None:
             # Before the outcome that names it. A crash between the two leaves a blob that is collected after a day.
             await self.drive.keep_blob(shown.blob, shown.data)

@@ -271,11 +271,13 @@ class ContextCompacted(Spent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelStarted:
-    """``model`` is the name of the one that is asked, where the agent has several."""
+    """``model`` is the name of the one that is asked, where the agent has several. ``summary``: it is asked for one, to
+    stand in the place of older turns."""
 
     kind: ClassVar[str] = "model.started"
     step: int
     model: str = ""
+    summary: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

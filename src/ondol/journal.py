@@ -108,6 +108,7 @@ class State(NamedTuple):
     fits: int | None = None  # estimated tokens of a request, since one was too long
     compacted: events.ContextCompacted | None = None  # the last time that less was shown
     summarised: events.ContextCompacted | None = None  # the last time that turns went, so that a summary was made
+    summarising: bool = False  # the model is asked for a summary, and nobody has heard what came of it
     lost: int = 0  # calls of the model at this step that a process may have made, of which nobody heard any more
     origin: events.RunOrigin | None = None  # of a replay or a fork
     pool: tuple[Recorded, ...] = ()  # what its calls may still reuse
@@ -236,10 +237,13 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
         case events.ContextCompacted():
             went = entry.view.get("since") != entry.was.get("since")
             return state._replace(
-                compacted=entry, summarised=entry if went else state.summarised, usage=_with_summary(state, entry)
+                compacted=entry,
+                summarising=False,
+                summarised=entry if went else state.summarised,
+                usage=_with_summary(state, entry),
             )
         case events.StepFailed(attempt=attempt, retry_at=retry_at, fallback=fallback):
-            state = state._replace(**_spent(state, entry))
+            state = state._replace(**_spent(state, entry), summarising=False)
             if fallback is not None:
                 return state._replace(candidate=fallback, attempt=1, retry_at=None)
             if entry.fits is not None:
@@ -284,19 +288,15 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
         case events.RunOrigin(pool=pool, steers=steers):
             recorded = tuple(Recorded(*r) for r in pool)
             return state._replace(origin=entry, pool=recorded, next_message=state.next_message + steers)
-        case (
-            events.RunAccepted()
-            | events.RunReplayed()
-            | events.SessionCommitted()
-            | events.StepStarted()
-            | events.ModelStarted()
-        ):
+        case events.RunAccepted() | events.RunReplayed() | events.SessionCommitted() | events.StepStarted():
             return state
+        case events.ModelStarted(summary=summary):
+            return state._replace(summarising=True) if summary else state
         case events.StepCompleted():
             return state._replace(last_step_open=False)
         case events.RunQueued(why=why, cut=cut):
-            broken = state.context is not None and (cut or why == "recovered")
-            state = state._replace(status="queued", lost=state.lost + broken)
+            broken = (state.context is not None or state.summarising) and (cut or why == "recovered")
+            state = state._replace(status="queued", lost=state.lost + broken, summarising=False)
             if why == "retried":  # all models had given up: it begins with the first again
                 state = state._replace(model_error=None, attempt=1, retry_at=None, candidate=0)
             return state
@@ -305,7 +305,7 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
         case events.RunWaiting():
             return state._replace(status="waiting", waited=True)
         case events.RunParked(ask=ask, ask_kind=kind, restored=restored):
-            broken = state.context is not None and state.status == "running"
+            broken = (state.context is not None or state.summarising) and state.status == "running"
             if restored:
                 state = _restored(state, at)
             return state._replace(

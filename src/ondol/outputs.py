@@ -52,15 +52,16 @@ def show(encoded: Any, limit: int) -> Shown:
 
 def text_of(blob: Blob, data: bytes) -> str:
     """What a model reads of a blob."""
-    return values.plain_text(_encoded(blob, data))
+    return values.plain_text(encoded_of(blob, data))
 
 
 def value_of(blob: Blob, data: bytes) -> Any:
     """What the tool returned."""
-    return values.decode(_encoded(blob, data))
+    return values.decode(encoded_of(blob, data))
 
 
-def _encoded(blob: Blob, data: bytes) -> Any:
+def encoded_of(blob: Blob, data: bytes) -> Any:
+    """The result as it is stored."""
     return values.loads(data) if blob.media_type == "application/json" else data.decode()
 
 

@@ -134,17 +134,20 @@ class Outcome(NamedTuple):
     error: bool = False
     patch: Mapping[str, Any] = {}
     blob: messages.Blob | None = None
+    attached: tuple[messages.Attachment, ...] = ()
     reuses: str | None = None
 
 
 def given(planned: PlannedCall, outcome: Outcome) -> PlannedCall:
     """The plan of a call that is not made: it has this outcome at once, and asks nobody."""
     call = planned.entry
-    result = messages.tool_result(planned.call_id, call.tool, outcome.response, outcome.error, outcome.blob)
+    result = messages.tool_result(
+        planned.call_id, call.tool, outcome.response, outcome.error, outcome.blob, outcome.attached
+    )
     succeeded = events.EffectSucceeded(call=call.call, by=outcome.by, patch=dict(outcome.patch))
     return planned._replace(
         entry=replace(call, ask=None, decision=outcome.by, reuses=outcome.reuses), decision=outcome.by, hash="",
-        question="", expires_at=None, given=Given(succeeded, messages.dumps(result), outcome.blob),
+        question="", expires_at=None, given=Given(succeeded, messages.dumps(result), outcome.blob, outcome.attached),
     )  # fmt: skip
 
 

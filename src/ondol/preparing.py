@@ -399,7 +399,12 @@ class Preparation:
         if self._made is not None and self._made[0] == (since, until):
             return self._made[1]
         asked = carried.request(gone, before, limit // 4, length)
+        # Record before asking: after a crash we must know that it may have cost something.
+        started = events.ModelStarted(step=state.step + 1, model=drive.asked.model.name, summary=True)
+        drive.record(await drive.write(transactions.note_down, drive.claim, drive.now(), [started]))
         made = await ask_model(drive, asked, length)
+        if made is None:
+            await drive.gave_up_summary()
         if made is not None and not made.text:
             made = made._replace(text=carried.outline(gone, before, length))
         if made is not None:

@@ -276,6 +276,7 @@ class RecordedOutcome(NamedTuple):
     error: bool
     patch: Mapping[str, Any]
     blob: messages.Blob | None = None
+    attached: tuple[messages.Attachment, ...] = ()
 
 
 def recorded_outcome(tenant: str, effect: str) -> Tx[RecordedOutcome | None]:
@@ -289,9 +290,10 @@ def recorded_outcome(tenant: str, effect: str) -> Tx[RecordedOutcome | None]:
     patch = journal.fold(journal.loads(run, *r) for r in entries).patches.get(ordinal, {})
     if not rows:  # a person settled it when its run had ended, with an older version of Ondol
         return RecordedOutcome(CONFIRMED, False, patch)
-    part = messages.loads(checked_body(run, *rows[0])).parts[0]
+    part, *more = messages.loads(checked_body(run, *rows[0])).parts
     assert isinstance(part, messages.ToolResponse)
-    return RecordedOutcome(part.response, part.error, patch, part.blob)
+    attached = tuple(p for p in more if isinstance(p, messages.Attachment))
+    return RecordedOutcome(part.response, part.error, patch, part.blob, attached)
 
 
 def list_asks(

@@ -337,7 +337,7 @@ class Drive:
         """Write until it is durable."""
         return await self._until_durable(self.store.write, tx, *args, **kwargs)
 
-    async def keep_blob(self, blob: Blob, data: bytes) -> None:
+    async def keep_blob(self, blob: Blob | Attachment, data: bytes) -> None:
         """Keep the bytes of a blob. Until a run uses it, it is one that is collected after a day."""
         tenant = self.row.tenant
         await self.write(transactions.keep_blob, tenant, blob.digest, blob.size, self.now())
@@ -529,6 +529,14 @@ class Drive:
         failed = events.StepFailed(
             step=self.state.step + 1, attempt=self.state.attempt, error="cancelled", message=said[:_PARTIAL_KEPT],
             **spent,
+        )  # fmt: skip
+        await self._write_failed(failed)
+
+    async def gave_up_summary(self) -> None:
+        """The model was asked for a summary, and something else came first. What it cost nobody said."""
+        failed = events.StepFailed(
+            step=self.state.step + 1, attempt=self.state.attempt, error="cancelled", untold=True,
+            message="given up: a summary", retry_at=self.now(), asked=self.asked.model.name,
         )  # fmt: skip
         await self._write_failed(failed)
 

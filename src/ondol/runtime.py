@@ -36,6 +36,7 @@ from ondol import (
     media,
     messages,
     outputs,
+    payloads,
     pins,
     plans,
     prices,
@@ -806,9 +807,11 @@ class Runtime:
         outcome = await self._read(queries.recorded_outcome, tenant, effect) if found.state == "succeeded" else None
         if outcome is None:
             raise NotFound(f"effect {effect} is {found.state}: no result of it is kept")
+        blobs = {a.digest: await self.get_blob(a.digest, tenant=tenant) for a in outcome.attached}
         if outcome.blob is None:
-            return values.decode(outcome.response)
-        return outputs.value_of(outcome.blob, await self.get_blob(outcome.blob.digest, tenant=tenant))
+            return values.decode(payloads.put_back(outcome.response, blobs))
+        data = await self.get_blob(outcome.blob.digest, tenant=tenant)
+        return values.decode(payloads.put_back(outputs.encoded_of(outcome.blob, data), blobs))
 
     async def unknown_ask(self, effect: str, *, tenant: str = DEFAULT_TENANT) -> Ask:
         """The open ask about an unknown effect. Raises NotFound when nothing about it is open."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ondol import values
+from ondol import payloads, values
 from ondol.messages import Attachment, Message, Reasoning, ToolResponse, runtime_note
 from ondol.sizes import weight_of, weight_of_attachment
 
@@ -182,7 +182,9 @@ def _named_attachment(part: Attachment, place: int, n: int) -> str:
     )
 
 
-_BASE64 = re.compile(r"(?:data:[\w./+-]*;base64,)?[A-Za-z0-9+/_-]{500,}={0,2}")  # long, and nothing that anybody reads
+_BASE64 = re.compile(
+    r"(?:data:[\w./+-]*;base64,)?[A-Za-z0-9+/_\-\r\n]{500,}={0,2}\s*"
+)  # long, and nothing that anybody reads
 
 
 def _without_payloads(part: ToolResponse, place: int) -> ToolResponse:
@@ -193,6 +195,9 @@ def _without_payloads(part: ToolResponse, place: int) -> ToolResponse:
             case str() if len(encoded) > 500 and _BASE64.fullmatch(encoded):
                 again = f'{READ_MORE}(reference="{reference(place)}")'
                 return f"[{len(encoded)} characters of base64, left out by now: {again} shows them again]"
+            case dict() if payloads.is_mark(encoded):
+                again = f'{READ_MORE}(reference="{reference(place)}")'
+                return f"[{encoded['media_type']}, {encoded['size']} bytes, shown before: {again} shows it again]"
             case {values.TAG: "bytes", "v": str(inner)}:
                 shorter = walk(inner)
                 return encoded if shorter is inner else shorter

@@ -208,7 +208,8 @@ def _asks_are_the_fold(store: Written, run: RunRow, state: journal.State, undeli
 
 def _usage_is_the_sum(store: Written, run: RunRow) -> None:
     """Whatever became of it: what its model calls took is the sum of what each said."""
-    said = [e for e in store.entries(run.id) if isinstance(e, events.ModelCompleted | events.StepFailed)]
+    spent = events.ModelCompleted | events.StepFailed | events.ContextCompacted
+    said = [e for e in store.entries(run.id) if isinstance(e, spent)]
     for row, name in ((run.tokens_in, "input"), (run.tokens_out, "output")):
         known = [n for e in said if (n := getattr(e, name)) is not None]
         assert row == (sum(known) if known else None), f"{run.id}: {name} tokens"
@@ -566,7 +567,8 @@ def model_calls_are_bounded(store: Written, calls: Mapping[str, int]) -> None:
         refused = int(run.state == "cancelled")
         origin = store.state(run.id).origin
         steps -= origin.at_step - 1 if origin is not None and origin.at_step else 0  # those that a fork shares
-        bound = steps + takeovers + retries + refused
+        summaries = sum(isinstance(e, events.ContextCompacted) and bool(usage.model_of(e)) for e in entries)
+        bound = steps + takeovers + retries + refused + summaries
         assert steps <= calls.get(run.id, 0) <= bound, f"{run.id}: {calls.get(run.id, 0)} model calls, not {bound}"
         _each_call_is_counted(store, run, calls.get(run.id, 0))
 

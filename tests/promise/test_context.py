@@ -19,6 +19,7 @@ from ondol import (
     Runtime,
     RunWaiting,
     SessionBusy,
+    queries,
     tool,
     transactions,
 )
@@ -381,3 +382,18 @@ async def test_on_fail_the_run_ends_and_goes_on_with_a_larger_budget(db: str) ->
         again = await rt.start(large, f"question {n}", session="s", operation_id=f"op {n}")
         assert again.id == run.id
         await again.result()
+
+
+# --- what the next turn costs -----------------------------------------------------------------------------------
+
+
+async def test_the_next_turn_reads_what_is_still_shown_and_not_all_that_was_said(db: str) -> None:
+    agent = Agent("a", model=ScriptedModel(wordy), context=ContextPolicy(budget=1_500, keep=1, summary="excerpt"))
+    read = []
+    for first in range(0, 60, 20):
+        async with Runtime(db, agents=[agent]) as rt:
+            await talk(rt, agent, 20, first)
+            row = (await rt.get_session("s"))._row
+            read.append(len(await rt._read(queries.read_window, row, row.shown.since, row.next_message)))
+            assert len(await (await rt.get_session("s")).messages()) == 2 * (first + 20)
+    assert max(read) <= min(read) + 4

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ondol import ModelRequest
+from ondol import ContextPolicy, ModelRequest
 from ondol.providers.script import Reply
 from ondol.testing import error
-from promise.house import House, rest
+from promise.house import SUMMARY, House, rest
 
 LONG = "as I said before. " * 500
 
@@ -47,3 +47,25 @@ async def test_a_provider_that_finds_the_shorter_request_too_long_as_well_is_not
         assert run.error["code"] == "model_context_overflow"
     first, second = house.asked(run)
     assert 2 < len(second.messages) < len(first.messages)
+
+
+@pytest.mark.parametrize("at", ["note_down.before", "note_down.after"])
+async def test_a_crash_while_a_summary_is_written_down_loses_nothing_and_the_request_is_the_same(
+    house: House, at: str
+) -> None:
+    agent = house.agent("done", context=ContextPolicy(budget=4_000, keep=0))
+    house.answers("long", LONG)
+    async with house.life(agent) as life:
+        await life.rt.run(agent, "long", session="s")
+        await life.rt.run(agent, "long", session="s")
+    await house.dies(agent, at, nth=2)  # the first says that a summary is asked for
+    async with house.life(agent) as life:
+        run = await life.rt.find_run("op")
+        assert await rest(run) == "completed"
+        assert (await life.rt.context(run.id)).matches
+        compacted = [e async for e in run.events() if e.type == "context.compacted"]
+    assert [e.data["by"] for e in compacted] == ["script"]
+    asked = house.asked(run)
+    assert [r.purpose for r in asked if r.purpose == "answer"] == ["answer"]
+    assert len(asked) == (3 if at == "note_down.before" else 2)  # one more summary for a crash, at most
+    assert SUMMARY in asked[-1].messages[1].text

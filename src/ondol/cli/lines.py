@@ -56,7 +56,8 @@ def happened(event: Event) -> str:
             again = again if d.get("fallback") is None else ", the next model takes over"
             said = f"step {d['step']}, attempt {d['attempt']}: {d['error']}: {d['message']}{again}"
         case "model.started":
-            said = f"step {d['step']}" + (f", {d['model']}" if d.get("model") else "")
+            what = ", a summary" if d.get("summary") else ""
+            said = f"step {d['step']}{what}" + (f", {d['model']}" if d.get("model") else "")
         case "model.completed":
             said = f"step {d['step']}" + (f": {short(d['text'])}" if d.get("text") else "")
         case "effect.planned":

@@ -160,6 +160,7 @@ class Given(NamedTuple):
     entry: events.EffectSucceeded
     body: str
     blob: messages.Blob | None = None
+    attached: tuple[messages.Attachment, ...] = ()
 
 
 class PlannedCall(NamedTuple):
@@ -234,7 +235,8 @@ def _planned(claim: Claim, user_id: str, at: int, call: PlannedCall) -> tuple[li
     })]  # fmt: skip
     if call.given is not None:
         entries.append(call.given.entry)
-        writes += _uses(claim, call.given.blob, at)
+        for kept in (call.given.blob, *call.given.attached):
+            writes += _uses(claim, kept, at)
     elif call.refusal is not None:
         entries.append(events.EffectFailed(call=planned.call, reason=call.refusal_reason))
     if call.result is not None:

@@ -1,0 +1,94 @@
+"""What of a tool's result is an image, a sound or a document, and no text?
+
+Such bytes are taken out of the result: they are kept once, as a blob, and attached to it, so that a model sees them as
+what they are. In their place stands what they were. ``put_back`` gives the value again that the tool returned.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ondol import media, values
+from ondol.messages import Attachment
+
+_LEAST = 200  # bytes; less is no picture
+_TAKEN = ("image/", "audio/", "application/pdf")
+
+
+class Taken(NamedTuple):
+    """``encoded`` is the result without the bytes; ``attached`` names them, ``data`` holds them, in the same order."""
+
+    encoded: Any
+    attached: tuple[Attachment, ...] = ()
+    data: tuple[bytes, ...] = ()
+
+
+def take(encoded: Any) -> Taken:
+    """The result with a mark in the place of all bytes and texts in base64 that are an image, a sound or a document."""
+    attached: list[Attachment] = []
+    data: list[bytes] = []
+
+    def walk(part: Any, name: str) -> Any:
+        match part:
+            case {values.TAG: "bytes", "v": str(text)} if (found := _read(text)) is not None:
+                return mark(found, name, "bytes", "")
+            case str() if (found := _read(part)) is not None:
+                head = part[: part.index(",") + 1] if part.startswith("data:") else ""
+                return mark(found, name, "base64", head)
+            case dict():
+                return {key: walk(inner, key if key not in (values.TAG, "v") else name) for key, inner in part.items()}
+            case list():
+                return [walk(inner, name) for inner in part]
+            case _:
+                return part
+
+    def mark(found: bytes, name: str, form: str, head: str) -> Any:
+        type = media.media_type("", found)
+        digest = hashlib.sha256(found).hexdigest()
+        if digest not in (a.digest for a in attached):
+            attached.append(Attachment(digest, type, values.valid(name) or "result", len(found)))
+            data.append(found)
+        return {_MARK: digest, "media_type": type, "size": len(found), "form": form, **({"head": head} if head else {})}
+
+    walked = walk(encoded, "")
+    return Taken(walked, tuple(attached), tuple(data)) if attached else Taken(encoded)
+
+
+_MARK = "$ondol_attached"
+
+
+def _read(text: str) -> bytes | None:
+    """The bytes that a text in base64 stands for, if they are a picture or the like."""
+    body = text[text.index(",") + 1 :] if text.startswith("data:") and "," in text else text
+    if len(body) * 3 // 4 < _LEAST or " " in body[:100]:
+        return None
+    try:
+        data = base64.b64decode(body, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    if base64.b64encode(data).decode() != body:
+        return None  # it could not be put back exactly
+    return data if media.media_type("", data).startswith(_TAKEN) else None
+
+
+def is_mark(encoded: Mapping[str, Any]) -> bool:
+    """Does it stand for bytes that were taken out?"""
+    return _MARK in encoded
+
+
+def put_back(encoded: Any, blobs: Mapping[str, bytes]) -> Any:
+    """The result as the tool returned it, encoded."""
+    match encoded:
+        case dict() if _MARK in encoded:
+            text = base64.b64encode(blobs[encoded[_MARK]]).decode()
+            return {values.TAG: "bytes", "v": text} if encoded["form"] == "bytes" else encoded.get("head", "") + text
+        case dict():
+            return {key: put_back(inner, blobs) for key, inner in encoded.items()}
+        case list():
+            return [put_back(inner, blobs) for inner in encoded]
+        case _:
+            return encoded

@@ -1,0 +1,133 @@
+"""C14: an image is sent until it was answered, kept once, named from then on, and can be seen again."""
+
+from __future__ import annotations
+
+import base64
+import os
+from pathlib import Path
+from typing import Any
+
+from kit import NEXT, NEXT_ANSWER, Conversation, Outside, holds_in_all_cases
+
+from ondol import Agent, Attachment, Context, ModelRequest, Runtime, ToolResponse, tool
+from ondol.messages import dumps
+from ondol.providers.script import Reply, estimate_tokens
+from ondol.testing import Downstream, ScriptedModel, call
+
+PNG = b"\x89PNG\r\n\x1a\n"
+PHOTO, SHOT = PNG + os.urandom(1_500_000), PNG + os.urandom(1_000_000)
+
+
+@tool(effect="once")
+async def screenshot(ctx: Context[Outside]) -> dict[str, Any]:
+    await ctx.deps.effect(ctx, "screenshot")
+    block = {"type": "image", "mimeType": "image/png", "data": base64.b64encode(SHOT).decode()}
+    return {"title": "inbox", "content": [block]}
+
+
+def asked(request: ModelRequest) -> str:
+    return next(m.text for m in reversed(request.messages) if m.role == "user" and m.origin is None)
+
+
+def images(request: ModelRequest) -> list[Attachment]:
+    return [p for m in request.messages for p in m.parts if isinstance(p, Attachment)]
+
+
+def answers(request: ModelRequest) -> Reply:
+    match asked(request), request.step:
+        case "take a screenshot", 0:
+            return call("screenshot")
+        case "what was on the photo?", 0:
+            assert "read_more" in [t.name for t in request.tools]
+            named = next(m.text for m in request.messages if m.origin == "runtime" and "photo.png" in m.text)
+            return call("read_more", reference=named.split('reference="')[1].split('"')[0])
+        case _:
+            return "I see"
+
+
+class Looking(Conversation):
+    """One model for all that is said but the usual last turn."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.one = ScriptedModel(answers)
+        self.of[NEXT] = ScriptedModel([NEXT_ANSWER])
+
+    def stream(self, request: ModelRequest) -> Any:
+        return (self.of[NEXT] if asked(request) == NEXT else self.one).stream(request)
+
+
+def stored(db: str) -> tuple[int, int]:
+    """Bytes of the store's rows, and of its blobs."""
+    file = Path(db.removeprefix("sqlite:///"))
+    blobs = (f for f in Path(f"{file}.blobs").rglob("*") if f.is_file())
+    return file.stat().st_size, sum(f.stat().st_size for f in blobs)
+
+
+async def test_c14_images_are_sent_until_they_are_answered_and_can_be_seen_again(
+    db: str, downstream: Downstream, tmp_path: Path
+) -> None:
+    photo = tmp_path / "photo.png"
+    photo.write_bytes(PHOTO)
+    model = Looking()
+    agent = Agent("a", model=model, tools=[screenshot])
+    async with Runtime(db, agents=[agent], deps=Outside(downstream.url)) as rt:
+        first = await rt.start(agent, "what is this?", session="s", attachments=[photo], operation_id="1")
+        await first.result()
+        photo.unlink()  # the source may go
+        taking = await rt.start(agent, "take a screenshot", session="s", operation_id="2")
+        await taking.result()
+        for n in range(3, 13):
+            await rt.run(agent, f"and {n}?", session="s", operation_id=str(n))
+    with_photo, without, with_shot, *later = model.one.requests
+    assert [i.size for i in images(with_photo)] == [len(PHOTO)]
+    assert images(without) == []
+    assert [(i.size, i.media_type) for i in images(with_shot)] == [(len(SHOT), "image/png")]
+    assert estimate_tokens(with_shot) > 1_500
+    for request in later:
+        assert images(request) == []
+        assert estimate_tokens(request) < 1_000
+        assert sum(len(dumps(m)) for m in request.messages) < 8_000
+    named = later[0].messages
+    (note,) = [m.text for m in named if m.origin == "runtime"]
+    for word in ("photo.png", f"{len(PHOTO)} bytes", with_photo.messages[1].parts[1].digest[:12]):  # type: ignore[union-attr]
+        assert word in note
+    rows, blobs = stored(db)
+    assert blobs == len(PHOTO) + len(SHOT), "each is kept once"
+    assert rows < 1_000_000
+
+    async with Runtime(db, agents=[agent], deps=Outside(downstream.url)) as rt:
+        asking = await rt.start(agent, "what was on the photo?", session="s", operation_id="13")
+        await asking.result()
+        shown = model.one.requests[-1]
+        assert [i.size for i in images(shown)] == [len(PHOTO)]
+        assert (await rt.context(asking.id)).matches
+        (effect,) = await taking.effects() if (taking := await rt.get_run(taking.id)) else ()
+        whole = await rt.effect_result(effect.id)
+        assert base64.b64decode(whole["content"][0]["data"]) == SHOT  # and exactly as the tool returned it
+        again = await rt.replay(first.id)
+        await again.result()
+        assert [i.size for i in images(model.one.requests[-1])] == [len(PHOTO)]
+        await holds_in_all_cases(rt, db, agent, "s", downstream)
+
+
+async def test_c14_a_tool_that_returns_bytes_of_an_image_shows_the_image(db: str, downstream: Downstream) -> None:
+    @tool(effect="read")
+    async def scan() -> bytes:
+        return PNG + b"x" * 3_000
+
+    def looks(request: ModelRequest) -> Reply:
+        return call("scan") if request.step == 0 else "seen"
+
+    model = ScriptedModel(looks)
+    agent = Agent("a", model=model, tools=[scan])
+    async with Runtime(db, agents=[agent]) as rt:
+        run = await rt.start(agent, "go", session="s")
+        await run.result()
+        (shown,) = images(model.requests[1])
+        assert shown.size == 3_008
+        (result,) = (p for m in model.requests[1].messages for p in m.parts if isinstance(p, ToolResponse))
+        assert "image/png" in result.text
+        assert len(result.text) < 300
+        (effect,) = await run.effects()
+        assert await rt.effect_result(effect.id) == PNG + b"x" * 3_000
