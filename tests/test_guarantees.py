@@ -8,6 +8,8 @@ import re
 from pathlib import Path
 
 import pytest
+from torture import campaign
+from torture.test_kill import POINTS as KILLED_AT
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "guarantees.md"
@@ -99,6 +101,17 @@ def test_every_item_of_a_list_has_a_proof(title: str) -> None:
     items = re.findall(r"^- .*(?:\n  .+)*", SECTIONS[title], re.M)
     assert items
     assert [item for item in items if not references(item)] == []
+
+
+def test_every_family_of_faults_proves_something() -> None:
+    linked = {target.partition("#")[0] for target in TARGETS.values()}
+    assert [name for name in campaign.names() if f"../tests/torture/test_{name}.py" not in linked] == []
+
+
+def test_a_process_is_killed_at_every_boundary() -> None:
+    """B15 is no instant, but a revision that somebody else moved."""
+    boundaries = {cells[0] for cells in next(rows for title, rows in tables() if title == "Boundaries and faults")}
+    assert {point.partition(",")[0] for point in KILLED_AT} >= boundaries - {"B15"}
 
 
 def test_the_faults_of_a_boundary_are_proved_by_tests_of_that_boundary() -> None:

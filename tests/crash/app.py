@@ -1,9 +1,10 @@
 """The process that is killed.
 
 It imports all it needs, and then forks a child for each order that it reads: a child does what the client of a
-scenario does, or takes that up some time ``later``, and dies by SIGKILL where the order's plan of faults says, or
-``inside`` a commit: from that point on before the nth change of a file. An order is one line of JSON, and so is the
-answer: the child's process id at once, and its exit code as ``subprocess`` gives it when it has ended.
+scenario does, or takes that up some time ``later``, or is the ``load`` of that seed. It dies by SIGKILL where the
+order's plan of faults says, or ``inside`` a commit: from that point on before the nth change of a file. An order is one
+line of JSON, and so is the answer: the child's process id at once, and its exit code as ``subprocess`` gives it when it
+has ended.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 import apsw
 
+from crash import load
 from crash.scenarios import NAMED, World, first_life, second_life, take_up
 from ondol import Runtime
 from ondol.clock import Clock
@@ -67,10 +69,15 @@ class _File(apsw.VFSFile):
 
 
 async def live(order: dict[str, Any]) -> None:
-    scenario = NAMED[order["scenario"]]
     plan = FaultPlan.from_json(order["plan"])
     world = World(order["url"], order["case"], Path(order["log"]), plan)
-    if order["inside"]:
+    if "load" in order:
+        store = FaultyStore(SqliteStore(order["file"]), plan)
+        async with Runtime(store, agents=[load.agent(world)], deps=world) as rt:
+            await load.clients(rt, world, order["load"])
+        return
+    scenario = NAMED[order["scenario"]]
+    if order.get("inside"):
         point, nth = order["inside"]
         plan.at(point, fault=KillingDisk(nth))
 
@@ -78,7 +85,7 @@ async def live(order: dict[str, Any]) -> None:
         store = FaultyStore(SqliteStore(order["file"]), plan)
         return Runtime(store, agents=[scenario.agent(world)], deps=world, clock=clock)
 
-    if order["later"]:
+    if order.get("later"):
         async with runtime(ManualClock(datetime.now(UTC) + timedelta(seconds=order["later"]))) as rt:
             await take_up(rt, world, scenario)
         return

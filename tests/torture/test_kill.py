@@ -1,7 +1,7 @@
 """The process is killed with ``kill -9`` at each named point of docs/guarantees.md, and perhaps once more afterwards.
 
-The first seeds are the points of the table (B0 to B13; there is no outbox yet, so no B14), during a model call, during
-a tool and inside a commit, each with each kind of effect that has such a point. Those behind them are killed at such a
+The first seeds are the points of the table, during a model call, during a tool and inside a commit, each with each kind
+of effect that has such a point. Those behind them are killed at such a
 point and then again while the next process takes it up; the last ones at any write of any scenario.
 """
 
@@ -67,10 +67,10 @@ class App:
         self._to, self._from = process.stdin, process.stdout
         assert self._line() == "ready"
 
-    def starts(self, file: Path, world: World, name: str, plan: FaultPlan, inside: Any = None, later: float = 0) -> int:
+    def starts(self, file: Path, world: World, name: str, plan: FaultPlan, **order: Any) -> int:
         """Returns the child's process id."""
-        order = {"scenario": name, "file": str(file), "url": world.url, "case": world.case, "log": str(world.log)}
-        order |= {"plan": plan.to_json(), "inside": inside, "later": later}
+        order |= {"scenario": name, "file": str(file), "url": world.url, "case": world.case, "log": str(world.log)}
+        order |= {"plan": plan.to_json()}
         print(json.dumps(order), file=self._to, flush=True)
         return int(self._line())
 
@@ -113,7 +113,7 @@ class Killed:
         plan, inside = (FaultPlan().at(at, fault=kill()), None) if isinstance(at, str) else (FaultPlan(), at)
         if later:
             plan.at("close.before", fault=kill())
-        app().starts(self.file, self.world, self.name, plan, inside, later)
+        app().starts(self.file, self.world, self.name, plan, inside=inside, later=later)
         code = app().ended()
         assert code in (0, -9), f"it ended with {code}"
         return code == -9
