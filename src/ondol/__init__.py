@@ -1,5 +1,7 @@
 """Ondol: the durable execution lifecycle under AI agents."""
 
+from typing import TYPE_CHECKING, Any
+
 from ondol.agent import Agent
 from ondol.budget import ContextPolicy
 from ondol.clock import Clock, SystemClock
@@ -58,18 +60,33 @@ from ondol.toolsets import Toolset, toolset
 from ondol.usage import Usage
 from ondol.values import Opaque
 
+if TYPE_CHECKING:
+    from ondol.client import AsyncClient, Client
+
 __version__ = "0.1.0"
 
 __all__ = [
-    "Act", "Agent", "Ahead", "Allow", "AlreadyDecided", "Answer", "Ask", "AskClosed", "AskFirst", "Attachment", "By",
-    "CallFailed", "CannotTell", "Clock", "Compaction", "Context", "ContextPolicy", "Delta", "Deny", "Documents",
-    "Effect", "Event", "Fact", "FileDamaged", "Found", "Happened", "ImportedRun", "Indexed", "InvalidInput", "Limits",
-    "Lineage", "Memory", "MemoryScope", "Message", "Model", "ModelError", "ModelOutput", "ModelRequest", "NotDone",
-    "NotFound", "NotHappened", "NotOpen", "OndolError", "Opaque", "OperationExpired", "OperationMismatch",
-    "OutboxMessage", "OutcomeUnknown", "Part", "Pin", "PolicyCall", "PolicyDenied", "PolicyRules", "QueueFull",
-    "ReadOnly", "Reasoning", "ReplayEffect", "ReplayUnsafe", "ReplayVerdict", "RevisionConflict", "Rule", "Run",
-    "RunCancelled", "RunEnded", "RunExpired", "RunFailed", "RunResult", "RunWaiting", "Runtime", "Search", "Secret",
-    "SeenContext", "Session", "SessionBusy", "SessionHistory", "SessionMessage", "Store", "StoreBusy", "StoreCorrupt",
-    "StoreError", "StoreFull", "StoreTooNew", "SystemClock", "Text", "TooLarge", "Tool", "ToolCall", "ToolResponse",
-    "ToolSpec", "Toolset", "UnknownPart", "Usage", "UsageLine", "UserHistory", "tool", "toolset",
+    "Act", "Agent", "Ahead", "Allow", "AlreadyDecided", "Answer", "Ask", "AskClosed", "AskFirst", "AsyncClient",
+    "Attachment", "By", "CallFailed", "CannotTell", "Client", "Clock", "Compaction", "Context", "ContextPolicy",
+    "Delta", "Deny", "Documents", "Effect", "Event", "Fact", "FileDamaged", "Found", "Happened", "ImportedRun",
+    "Indexed", "InvalidInput", "Limits", "Lineage", "Memory", "MemoryScope", "Message", "Model", "ModelError",
+    "ModelOutput", "ModelRequest", "NotDone", "NotFound", "NotHappened", "NotOpen", "OndolError", "Opaque",
+    "OperationExpired", "OperationMismatch", "OutboxMessage", "OutcomeUnknown", "Part", "Pin", "PolicyCall",
+    "PolicyDenied", "PolicyRules", "QueueFull", "ReadOnly", "Reasoning", "ReplayEffect", "ReplayUnsafe",
+    "ReplayVerdict", "RevisionConflict", "Rule", "Run", "RunCancelled", "RunEnded", "RunExpired", "RunFailed",
+    "RunResult", "RunWaiting", "Runtime", "Search", "Secret", "SeenContext", "Session", "SessionBusy",
+    "SessionHistory", "SessionMessage", "Store", "StoreBusy", "StoreCorrupt", "StoreError", "StoreFull",
+    "StoreTooNew", "SystemClock", "Text", "TooLarge", "Tool", "ToolCall", "ToolResponse", "ToolSpec", "Toolset",
+    "UnknownPart", "Usage", "UsageLine", "UserHistory", "tool", "toolset",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """The clients need the extra ``server``, and httpx takes long to import."""
+    if name in ("AsyncClient", "Client"):
+        try:
+            from ondol import client
+        except ModuleNotFoundError as error:
+            raise InvalidInput(f"{error.name} is missing: pip install 'ondol[server]'") from error
+        return getattr(client, name)
+    raise AttributeError(f"module 'ondol' has no attribute {name!r}")

@@ -81,6 +81,7 @@ class RunBody(TypedDict):
     user: str | None
     trigger: str
     time_zone: str | None
+    metadata: dict[str, Any]
     host: str | None
     replay_of: str | None
     forked_at: int | None
@@ -98,8 +99,8 @@ def run_body(run: Run) -> RunBody:
     tokens_in, tokens_out = run.tokens
     return {
         "id": run.id, "state": run.status, "session": run.session,  # type: ignore[typeddict-item]
-        "operation_id": run.operation_id,
-        "agent": run.agent, "user": run.user, "trigger": run.trigger, "time_zone": run.time_zone, "host": run.host,
+        "operation_id": run.operation_id, "agent": run.agent, "user": run.user, "trigger": run.trigger,
+        "time_zone": run.time_zone, "metadata": run.metadata, "host": run.host,
         "replay_of": run.replay_of, "forked_at": run.forked_at,
         "retryable": run.retryable, "cancelling": run.cancelling, "error": _error(run.error),
         "tokens": {"input": tokens_in, "output": tokens_out},

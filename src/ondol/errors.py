@@ -34,6 +34,7 @@
     │   ├── RunCancelled
     │   └── RunExpired
     ├── RunWaiting              the run waits for a person: decide its asks
+    ├── Unreachable             (a client) no answer came from the server: it may have come in all the same
     ├── CallFailed              (in a tool of steps) a call that it made did not succeed: go on without it, or give up
     ├── ModelError              the model did not answer (``kind`` says why)
     ├── StoreError              the store could not do it
@@ -133,6 +134,7 @@ CODES: Mapping[str, str] = {
     "parked": "Find out why processes died, then 'ondol asks answer ID resume' or 'fail'.",
     "unknown_effect": "Look outside whether it happened, and say so: 'ondol effects resolve ID'.",
     "call_failed": "In the tool of steps: catch it and go on without the call, or let it end the tool.",
+    "unreachable": "Start 'ondol serve' there, or name the right address; then send the same operation id again.",
     # the model
     "model_error": "Read the kind behind 'model_': each has a page of its own.",
     "model_rate_limited": "Send the same operation id again later; ask less often, or get a higher limit.",
@@ -421,6 +423,12 @@ class RunWaiting(OndolError):
     def __init__(self, message: str, *, run: str, asks: Sequence[str]) -> None:
         self.run, self.asks = run, tuple(asks)
         super().__init__(message)
+
+
+class Unreachable(OndolError):
+    """No answer came from the server. What was sent may have come in: send the same operation id again."""
+
+    code = "unreachable"
 
 
 class CallFailed(OndolError):

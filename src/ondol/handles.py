@@ -140,6 +140,11 @@ class Run:
         return self._row.door
 
     @property
+    def metadata(self) -> dict[str, Any]:
+        """What its caller noted with it."""
+        return values.loads(self._row.metadata) if self._row.metadata else {}
+
+    @property
     def trigger(self) -> str:
         """``chat``, ``workflow``, ``schedule``, ``webhook`` or ``api``."""
         return self._row.trigger

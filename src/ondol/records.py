@@ -48,6 +48,7 @@ class RunRow(NamedTuple):
     usage: str | None
     reply_sum: int | None
     host: str | None
+    metadata: str | None
 
     @staticmethod
     def what_was_replied(run: str) -> str:

@@ -130,6 +130,7 @@ class StartOptions(TypedDict, total=False):
     attachments: Sequence[Attached]
     time_zone: str | None
     trigger: Trigger
+    metadata: Mapping[str, Any] | None
     own_only: bool
     tenant: str
 
@@ -139,6 +140,7 @@ PROBED_KEY = "probed"  # in the store's meta table: when it was last tried wheth
 THROUGH: ContextVar[str | None] = ContextVar("door", default=None)
 DEFAULT_STORE = "sqlite:///ondol.db"
 BLOB_LIMIT = 64_000_000  # bytes of attachments in an exported file
+_METADATA_TAKEN = 16_000  # characters
 DRAIN = 5.0  # seconds that runs in flight get to reach a boundary when the runtime closes
 
 
@@ -348,6 +350,7 @@ class Runtime:
         attachments: Sequence[Attached] = (),
         time_zone: str | None = None,
         trigger: Trigger = "api",
+        metadata: Mapping[str, Any] | None = None,
         own_only: bool = False,
         tenant: str = DEFAULT_TENANT,
     ) -> Run:
@@ -361,7 +364,7 @@ class Runtime:
         next; or ``steer`` it: the input joins it before its next model call, and both share one end. (It queues where
         that run waits for a person, ends first, or works for another agent or user.)
 
-        With ``own_only`` a session of another user is none.
+        ``metadata`` is kept with the run; no rule looks at it. With ``own_only`` a session of another user is none.
 
         Raises:
             OperationMismatch, OperationExpired, RevisionConflict, SessionBusy, QueueFull, TooLarge, InvalidInput,
@@ -406,7 +409,7 @@ class Runtime:
             blobs=[(p.digest, p.size) for p in parts], expected_revision=expected_revision,
             if_busy=if_busy, outbox=self._deliveries.wants(served.agent.name),
             by=user or (this_person() if if_busy == "interrupt" else ""), queue=limits.queue,
-            own_only=own_only,
+            metadata=None if metadata is None else _metadata(metadata), own_only=own_only,
         )  # fmt: skip
         return self._accepted(engine, await self._write(transactions.accept, new, to_micros(now)))
 
@@ -1060,6 +1063,16 @@ class Runtime:
     async def _read(self, tx: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
         self._working  # noqa: B018 - raises when closed
         return await self._store.read(tx, *args, **kwargs)
+
+
+def _metadata(given: Mapping[str, Any]) -> str:
+    """Raises InvalidInput for what is no JSON object, or has more than 16,000 characters."""
+    if not isinstance(given, Mapping):
+        raise InvalidInput(f"metadata must be a mapping, got {type(given).__name__}")
+    text = values.dumps(encode_given("metadata", given, values.encode_object))
+    if len(text) > _METADATA_TAKEN:
+        raise InvalidInput(f"metadata has {len(text)} characters, at most {_METADATA_TAKEN} are taken: shorten it")
+    return text
 
 
 def _check_attachments(given: Sequence[Attached], limits: Limits) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import socket
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ import httpx
 from ondol import Runtime
 from ondol.http.app import App, make_app
 from ondol.http.guard import Admission
-from ondol.http.serving import Server, _config
+from ondol.http.serving import Server, config, listen
 
 JSON = {"content-type": "application/json"}
 
@@ -30,8 +29,8 @@ class Door(NamedTuple):
 async def door(rt: Runtime, admission: Admission | None = None, *, heartbeat: float = 15.0) -> AsyncIterator[Door]:
     """The door of an open runtime, on a free port of this machine."""
     app = make_app(rt, admission, heartbeat=heartbeat)
-    server = Server(_config(app), app, drain=2.0)
-    with socket.create_server(("127.0.0.1", 0)) as listening:
+    server = Server(config(app), app, drain=2.0)
+    with listen("127.0.0.1", 0) as listening:
         started = asyncio.Event()
         server.when_started = started.set
         serving = asyncio.create_task(server._serve([listening]))

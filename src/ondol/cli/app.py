@@ -25,6 +25,7 @@ from ondol.cli import (
     index,
     init,
     memory,
+    openapi,
     replays,
     runfiles,
     runs,
@@ -36,7 +37,7 @@ from ondol.cli import (
 from ondol.cli import run as run_command
 from ondol.cli.log import show_log
 from ondol.cli.output import say_error, say_failed
-from ondol.cli.surface import DbOption, FormatOption, LogJsonOption, NoColorOption, given
+from ondol.cli.surface import DbOption, FormatOption, LogJsonOption, NoColorOption, UrlOption, given
 from ondol.errors import OndolError
 
 _HELP = """Run AI agents so that a crash neither forgets nor repeats.
@@ -64,6 +65,7 @@ _ORDER = (
     "tokens",
     "db",
     "doctor",
+    "openapi",
     "explain",
 )
 
@@ -88,9 +90,10 @@ def _take(
     output: FormatOption = None,
     no_color: NoColorOption = False,
     log_json: LogJsonOption = False,
+    url: UrlOption = None,
     version: bool = typer.Option(False, "--version", help="Print the version."),
 ) -> None:
-    given(ctx, db, output, no_color, log_json)
+    given(ctx, db, output, no_color, log_json, url)
     if version:
         from ondol import __version__
 
@@ -116,6 +119,7 @@ audit.add_to(app)
 usage.add_to(app)
 doctor.add_to(app)
 serve.add_to(app)
+openapi.add_to(app)
 app.add_typer(tokens.app, name="tokens")
 app.add_typer(db.app, name="db")
 explain.add_to(app)

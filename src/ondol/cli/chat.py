@@ -18,9 +18,8 @@ from ondol.bodies import run_body
 from ondol.cli import codes
 from ondol.cli.follow import AtRest, Behind, NoDriver, Progress, follow, say_waiting, waiting_code
 from ondol.cli.lines import say_ask
-from ondol.cli.loading import load
 from ondol.cli.output import say, say_failed
-from ondol.cli.run import AgentName, AppName, IfBusyOption, Model, stop_on_sigterm
+from ondol.cli.run import AgentName, AppName, IfBusyOption, Model, runtime_for, stop_on_sigterm
 from ondol.cli.surface import Cli, verb
 from ondol.errors import OndolError, RunCancelled, RunWaiting
 from ondol.events import Event
@@ -49,15 +48,11 @@ async def chat(
 
     Ctrl-C stops the turn. Without one, or in a pipe, it leaves.
     """
-    loaded = load(app, agent)
-    if model is not None:
-        loaded = loaded.with_model(model)
-    runtime = loaded.runtime(cli.named_db)
-    cli.works_on(runtime._store)
+    runtime, name = runtime_for(cli, app, model, agent)
     terminated = stop_on_sigterm()
     try:
         async with runtime as rt:
-            talk = Chat(cli, rt, loaded.agent.name, session, user, if_busy, time_zone)
+            talk = Chat(cli, rt, name, session, user, if_busy, time_zone)
             asyncio.get_running_loop().add_signal_handler(signal.SIGINT, talk.ctrl_c)
             if talk.for_people:
                 go_on = cli.command("chat", app, "--session", talk.session)

@@ -166,8 +166,9 @@ def _where(error: BaseException) -> str:
     """The line of the user's code that raised."""
     if isinstance(error, SyntaxError):
         return f" (line {error.lineno})"
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
+    ours = str(Path(__file__).parents[1])
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(("<frozen", ours))]
     last = frames[-1] if frames else None
-    if last is None or last.filename == __file__:
+    if last is None:
         return ""
     return f" ({Path(last.filename).name}, line {last.lineno})"

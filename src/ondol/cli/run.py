@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -18,7 +18,7 @@ from ondol.cli.lines import say_ask
 from ondol.cli.loading import load
 from ondol.cli.output import say, say_failed
 from ondol.cli.surface import Cli, verb
-from ondol.errors import OndolError, RunFailed, RunWaiting
+from ondol.errors import InvalidInput, OndolError, RunFailed, RunWaiting
 from ondol.handles import Run
 from ondol.runtime import DRAIN, Runtime
 from ondol.transactions import IfBusy
@@ -66,17 +66,13 @@ async def drive(
     cli: Cli, app: str, start: Callable[[Runtime, str], Awaitable[Run]], *, model: str | None, agent: str | None
 ) -> int:
     """Open the app's runtime, start (or find) a run, stay with it, print what it came to. Returns the exit code."""
-    loaded = load(app, agent)
-    if model is not None:
-        loaded = loaded.with_model(model)
-    runtime = loaded.runtime(cli.named_db)
-    cli.works_on(runtime._store)
+    runtime, name = runtime_for(cli, app, model, agent)
     progress = Progress(cli) if cli.out.for_people and cli.out.is_terminal else None
     ended_by = stop_on_sigterm()
     accepted: Run | None = None
     try:
         async with runtime as rt:
-            accepted = await start(rt, loaded.agent.name)
+            accepted = await start(rt, name)
             if progress is not None:
                 say(f"run {accepted.id}, operation {accepted.operation_id}")
             try:
@@ -99,6 +95,27 @@ async def drive(
         if not ended_by:
             raise
         return codes.TERMINATED
+
+
+def runtime_for(cli: Cli, app: str, model: str | None, agent: str | None) -> tuple[Runtime, str]:
+    """The server that was named, else the runtime of the app, in this process; and the name of its agent."""
+    if cli.server is not None:
+        return _there(cli.server, app, model, agent)
+    loaded = load(app, agent)
+    if model is not None:
+        loaded = loaded.with_model(model)
+    runtime = loaded.runtime(cli.named_db)
+    cli.works_on(runtime._store)
+    return runtime, loaded.agent.name
+
+
+def _there(server: str, app: str, model: str | None, agent: str | None) -> tuple[Runtime, str]:
+    """What stands behind the last ``:`` of the app is the name of one of its agents."""
+    if model is not None:
+        raise InvalidInput("--model goes with an app that runs here: the server has its own")
+    from ondol import AsyncClient
+
+    return cast(Runtime, AsyncClient(server)), agent or app.rpartition(":")[2]
 
 
 def stop_on_sigterm() -> list[int]:

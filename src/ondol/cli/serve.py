@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -52,7 +51,7 @@ async def serve(
     serving = _serving()
 
     def ready(address: str) -> None:
-        say(f"serving {', '.join(runtime.agents) or 'no agent'} on {address}")
+        print(f"serving {', '.join(runtime.agents) or 'no agent'} on {address}", flush=True)
 
     await serving(
         runtime, host=host, port=port, fd=fd, hosts=allow_host or [], origins=allow_origin or [], ready=ready
@@ -68,10 +67,9 @@ async def dev(
 ) -> int:
     """Serve an app and start it again whenever one of its files is saved. Runs go on where they were."""
     _serving()
-    try:
-        listening = socket.create_server((host, port), backlog=2048)
-    except OSError as error:
-        raise InvalidInput(f"{host}:{port} cannot be listened on ({error.strerror or error})") from error
+    from ondol.http.serving import listen
+
+    listening = listen(host, port)
     with listening:
         listening.set_inheritable(True)
         at = listening.getsockname()[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import re
 import shlex
 import sys
@@ -11,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Literal, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Literal, ParamSpec, TypeAlias, TypeVar, cast
 
 import typer
 import typer.core
@@ -33,6 +34,9 @@ Verb: TypeAlias = Callable[Concatenate["Cli", P], Coroutine[Any, Any, int | None
 DEFAULT_DB = "sqlite:///ondol.db"
 
 DbOption = Annotated[str | None, typer.Option("--db", metavar="URL", help="The store. [env: ONDOL_DB]")]
+UrlOption = Annotated[
+    str | None, typer.Option("--url", metavar="URL", help="A server instead of a store. [env: ONDOL_URL, ONDOL_TOKEN]")
+]
 FormatOption = Annotated[Format | None, typer.Option("-o", "--output", help="What to print.")]
 LogJsonOption = Annotated[bool, typer.Option("--log-json", help="Log what happens, as JSON. [env: ONDOL_LOG]")]
 NoColorOption = Annotated[bool, typer.Option("--no-color", help="Print without colour.")]
@@ -50,9 +54,14 @@ class Options:
     format: Format | None = None
     no_color: bool = False
     log_json: bool = False
+    url: str | None = None
 
-    def with_given(self, db: str | None, format: Format | None, no_color: bool, log_json: bool) -> Options:
-        return Options(db or self.db, format or self.format, no_color or self.no_color, log_json or self.log_json)
+    def with_given(
+        self, db: str | None, format: Format | None, no_color: bool, log_json: bool, url: str | None = None
+    ) -> Options:
+        return Options(
+            db or self.db, format or self.format, no_color or self.no_color, log_json or self.log_json, url or self.url
+        )
 
 
 class Cli:
@@ -63,6 +72,8 @@ class Cli:
         self.named_db = options.db or environment or None
         # In commands that are shown; not what the environment says anyway, and no password.
         self._shown_db = options.db and re.sub(r"(//[^:/@]*):[^/@]*@", r"\1@", options.db)
+        named_url = None if options.db else os.environ.get("ONDOL_URL")  # what was typed counts more
+        self.server = options.url or named_url or None
         self.out = Output(options.format or "table", no_color=options.no_color)
         self.code = codes.OK
 
@@ -93,7 +104,7 @@ class Cli:
 
     def command(self, *words: str) -> str:
         """A command that works on the same store, to be shown and copied."""
-        db = ["--db", self._shown_db] if self._shown_db else []
+        db = ["--db", self._shown_db] if self._shown_db else ["--url", self.options.url] if self.options.url else []
         return shlex.join(["ondol", *db, *words])
 
     @asynccontextmanager
@@ -104,6 +115,12 @@ class Cli:
         Raises:
             NoDatabase: there is no such file, and looking does not make one.
         """
+        if self.server is not None:
+            from ondol import AsyncClient
+
+            async with AsyncClient(self.server) as there:
+                yield cast("Runtime", there)  # it has the methods that commands use
+            return
         from ondol.cli.bystander import bystander
         from ondol.runtime import Runtime
 
@@ -185,16 +202,19 @@ def noun(help: str) -> typer.Typer:
         output: FormatOption = None,
         no_color: NoColorOption = False,
         log_json: LogJsonOption = False,
+        url: UrlOption = None,
     ) -> None:
-        given(ctx, db, output, no_color, log_json)
+        given(ctx, db, output, no_color, log_json, url)
 
     return app
 
 
-def given(ctx: typer.Context, db: str | None, output: Format | None, no_color: bool, log_json: bool) -> Options:
+def given(
+    ctx: typer.Context, db: str | None, output: Format | None, no_color: bool, log_json: bool, url: str | None = None
+) -> Options:
     """Take up what was given at this place of the line. Options may stand before the noun, after it, and at the end."""
     before = ctx.obj if isinstance(ctx.obj, Options) else Options()
-    ctx.obj = options = before.with_given(db, output, no_color, log_json)
+    ctx.obj = options = before.with_given(db, output, no_color, log_json, url)
     if options.log_json:
         show_log("json")
     return options
@@ -204,17 +224,16 @@ def verb(app: typer.Typer, name: str) -> Callable[[Verb[P]], Verb[P]]:
     """Register an async function whose first parameter is the ``Cli``. It returns an exit code, or None for 0."""
 
     def register(function: Verb[P]) -> Verb[P]:
-        import os
-
         def run(
             ctx: typer.Context,
             db: DbOption,
             output: FormatOption,
             no_color: NoColorOption,
             log_json: LogJsonOption,
+            url: UrlOption,
             **own: Any,
         ) -> None:
-            cli = Cli(given(ctx, db, output, no_color, log_json), os.environ.get("ONDOL_DB"))
+            cli = Cli(given(ctx, db, output, no_color, log_json, url), os.environ.get("ONDOL_DB"))
 
             async def answer() -> int:
                 code = await function(cli, **own)  # type: ignore[call-arg]

@@ -20,8 +20,6 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
-from fastapi.openapi.utils import get_openapi
-from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -29,12 +27,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ondol import errors
 from ondol.errors import InvalidInput, Malformed, NotFound, OndolError
 from ondol.http import console, routes_asks, routes_rest, routes_runs, routes_sessions
+from ondol.http.description import describe, methods_at
 from ondol.http.drain import Drain
 from ondol.http.guard import Admission, Guard
 from ondol.http.metrics import Metrics
-from ondol.http.problems import Problem, internal, problem
+from ondol.http.problems import internal, problem
 from ondol.http.replies import PREFIX
-from ondol.http.requests import Body, StartRun, StartRunForm, said
+from ondol.http.requests import said
 from ondol.http.service import HEARTBEAT, Service
 from ondol.runtime import Runtime
 from ondol.secret import logger
@@ -49,8 +48,8 @@ _SHOWN = ["location", "etag", "idempotency-key", "idempotent-replayed", "ondol-o
 class App:
     """The application. ``drain`` is how whoever runs it says that it is about to stop."""
 
-    def __init__(self, runtime: Runtime, admission: Admission, heartbeat: float) -> None:
-        self.runtime, self.drain, self.metrics = runtime, Drain(), Metrics()
+    def __init__(self, runtime: Runtime, admission: Admission, heartbeat: float, longest: float | None) -> None:
+        self.runtime, self.drain, self.metrics = runtime, Drain(longest), Metrics()
         self.service = Service(runtime, heartbeat=heartbeat)
         self.api = _api(self.service, self.drain, self.metrics)
         app: ASGIApp = Guard(self.api, runtime, admission, self.drain)
@@ -69,9 +68,14 @@ class App:
         return self.api.openapi()
 
 
-def make_app(runtime: Runtime, admission: Admission | None = None, *, heartbeat: float = HEARTBEAT) -> App:
-    """An ASGI application over a runtime, which it opens and closes with itself unless it is open already."""
-    return App(runtime, admission or Admission(), heartbeat)
+def make_app(
+    runtime: Runtime, admission: Admission | None = None, *, heartbeat: float = HEARTBEAT, longest: float | None = None
+) -> App:
+    """An ASGI application over a runtime, which it opens and closes with itself unless it is open already.
+
+    A stream in which nothing happens has a comment every ``heartbeat`` seconds; none lasts longer than ``longest``.
+    """
+    return App(runtime, admission or Admission(), heartbeat, longest)
 
 
 def _api(service: Service, drain: Drain, metrics: Metrics) -> FastAPI:
@@ -88,7 +92,7 @@ def _api(service: Service, drain: Drain, metrics: Metrics) -> FastAPI:
     api = FastAPI(
         title="Ondol", version=__version__, lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None,
         description="The durable execution lifecycle under AI agents. Errors are RFC 9457 problems.",
-        redirect_slashes=False,
+        redirect_slashes=False, generate_unique_id_function=lambda route: route.name,
     )  # fmt: skip
     for router in (routes_runs.routes(service, drain), routes_sessions.routes(service, drain),
                    routes_asks.routes(service), routes_rest.routes(service)):  # fmt: skip
@@ -100,7 +104,7 @@ def _api(service: Service, drain: Drain, metrics: Metrics) -> FastAPI:
 
     def openapi() -> dict[str, Any]:
         if not described:
-            described.update(_described(api))
+            described.update(describe(api))
         return described
 
     api.openapi = openapi  # type: ignore[method-assign]
@@ -139,7 +143,7 @@ def _add_errors(api: FastAPI) -> None:
                 return problem(NotFound(f"there is nothing at {where}: /openapi.json says what there is"))
             case 405:
                 response = problem(Malformed(f"{where} is not possible: /openapi.json says what is"), 405)
-                response.headers.update(error.headers or {})
+                response.headers["allow"] = ", ".join(methods_at(api, request.url.path)) or "GET"
                 return response
             case status:
                 return problem(Malformed(f"{where}: {error.detail}"), status)
@@ -150,22 +154,4 @@ def _add_errors(api: FastAPI) -> None:
         return internal(error)
 
 
-def _described(api: FastAPI) -> dict[str, Any]:
-    described = get_openapi(
-        title=api.title, version=api.version, description=api.description, routes=api.routes, openapi_version="3.1.0"
-    )
-    from pydantic import TypeAdapter
-
-    _, more = models_json_schema(
-        [(model, "validation") for model in (StartRun, StartRunForm)], ref_template="#/components/schemas/{model}"
-    )
-    problem_schema = TypeAdapter(Problem).json_schema(ref_template="#/components/schemas/{model}")
-    schemas = described.setdefault("components", {}).setdefault("schemas", {})
-    schemas |= more["$defs"] | problem_schema.pop("$defs", {})
-    schemas["Problem"] = problem_schema
-    described["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-    described["security"] = [{"token": []}, {}]
-    return described
-
-
-__all__ = ["App", "Body", "make_app"]
+__all__ = ["App", "make_app"]

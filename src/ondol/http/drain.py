@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 
 class Drain:
-    """Of one application. Once it has begun no new work is taken; streams end when ``end_streams`` is called."""
+    """Of one application. Once it has begun no new work is taken; streams end when ``end_streams`` is called, or by
+    themselves after ``longest`` seconds: their readers come back for the rest."""
 
-    def __init__(self) -> None:
-        self.begun = False
+    def __init__(self, longest: float | None = None) -> None:
+        self.begun, self.longest = False, longest
         self._ends: set[Callable[[], None]] = set()
-        self._working: set[asyncio.Task[object]] = set()
 
     @property
     def streams(self) -> int:

@@ -31,6 +31,7 @@ from ondol.errors import (
 from ondol.http.callers import caller_of, is_loopback
 from ondol.http.drain import Drain
 from ondol.http.problems import problem
+from ondol.http.requests import path_with_slashes
 from ondol.runtime import THROUGH, Runtime
 
 _CHANGES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
@@ -105,6 +106,7 @@ class Guard:
 
     async def _admit(self, scope: Scope, body: _Body) -> None:
         request = Request(scope)
+        scope["path"] = path_with_slashes(scope["path"], scope.get("raw_path"))
         scope["state"] = dict(scope.get("state") or {})  # of this request alone
         scope["state"]["caller"], scope["state"]["refused"] = None, None
         path = scope["path"][len(scope.get("root_path", "")) :] or "/"

@@ -38,7 +38,7 @@ STATUS: Mapping[str, int] = {
     "model_error": 502, "model_auth": 502, "model_connection": 502, "model_content_filter": 502,
     "model_context_overflow": 502, "model_overloaded": 502, "model_quota": 502, "model_rate_limited": 502,
     "model_rejected": 502, "model_server": 502, "model_timeout": 502, "model_unavailable": 502,
-    "draining": 503, "not_open": 503, "outcome_unknown": 503, "store_busy": 503,
+    "draining": 503, "unreachable": 503, "not_open": 503, "outcome_unknown": 503, "store_busy": 503,
     "store_full": 507,
 }  # fmt: skip
 

@@ -7,9 +7,19 @@ import binascii
 import json
 import re
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+from urllib.parse import unquote
 
-from fastapi import Header, Query, Request
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
+from fastapi import Header, Path, Query, Request
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    WithJsonSchema,
+)
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
@@ -18,6 +28,8 @@ from ondol.http.callers import Caller
 from ondol.runtime import File, ForkEffects, ReplayClock
 from ondol.transactions import IfBusy
 
+_QUOTED = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\]){1,200})"')  # RFC 8941: a string
+_BARE = re.compile(r"[!#-~](?:[ -~]{0,198}[!-~])?")  # as most clients send it
 _MEDIA_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,60}/[A-Za-z0-9!#$&^_.+-]{1,60}")
 _MOST_FILES = 100
 OnDisconnect: TypeAlias = Literal["cancel", "continue"]
@@ -39,6 +51,20 @@ LastEventId = Annotated[
 Limit = Annotated[int, Query(ge=1, le=1000, description="At most so many.")]
 
 
+_SLASH = "\x1f"  # stands for a slash of an id in an address: no id has it
+SessionId = Annotated[
+    str, Path(description="The id of a session.", min_length=1), AfterValidator(lambda id: id.replace(_SLASH, "/"))
+]
+
+
+def path_with_slashes(path: str, raw: bytes | None) -> str:
+    """The path of a request in which a slash that was sent as ``%2F`` does not divide."""
+    if raw is None or b"%2f" not in raw.lower():
+        return path
+    parts = re.split("%2[Ff]", raw.partition(b"?")[0].decode("ascii", "replace"))
+    return _SLASH.join(unquote(part) for part in parts)
+
+
 def caller_in(request: Request) -> Caller:
     """Whoever sent it. Outside ``/v1`` raises Unauthenticated where nobody did."""
     refused = request.state.refused
@@ -58,14 +84,12 @@ def idempotency_key(header: str | None) -> str | None:
     """
     if header is None:
         return None
-    given = header.strip()
-    if given.startswith('"'):
-        quoted = re.fullmatch(r'"((?:[^"\\]|\\["\\])*)"', given)
-        if quoted is None:
-            raise Malformed(f"Idempotency-Key {header!r} is not one quoted string")
-        given = re.sub(r"\\(.)", r"\1", quoted[1])
-    if not given:
-        raise Malformed("Idempotency-Key is empty: leave it out, or name the operation")
+    given = header.strip(" \t")
+    quoted = _QUOTED.fullmatch(given)
+    if quoted is not None:
+        return re.sub(r"\\(.)", r"\1", quoted[1])
+    if _BARE.fullmatch(given) is None:
+        raise Malformed(f"Idempotency-Key {header!r} is neither one quoted string nor 1 to 200 printable characters")
     return given
 
 
@@ -141,6 +165,16 @@ def wants_events(request: Request) -> bool:
 # --- bodies -----------------------------------------------------------------------------------------------------
 
 
+Id = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
+Words = Annotated[str, StringConstraints(max_length=10_000)]
+_BASE64 = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
+
+
+def _whole(given: Any) -> Any:
+    """To JSON 3.0 is an integer."""
+    return int(given) if isinstance(given, float) and given.is_integer() else given
+
+
 class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -149,17 +183,17 @@ class AttachmentIn(Body):
     """A file in JSON. ``data`` is base64."""
 
     name: str = Field(min_length=1, max_length=200)
-    data: str
+    data: Annotated[str, StringConstraints(pattern=_BASE64)]
     media_type: str | None = None
 
 
 class StartRun(Body):
     """An operation. ``on_disconnect`` says what becomes of its run when the client of its stream goes away."""
 
-    agent: str
+    agent: Id
     input: str
-    session: str | None = None
-    user: str | None = None
+    session: Id | None = None
+    user: Id | None = None
     if_busy: IfBusy = "queue"
     on_disconnect: OnDisconnect | None = None
     attachments: list[AttachmentIn] = Field(default=[], max_length=_MOST_FILES)
@@ -184,36 +218,36 @@ class StartRunForm(BaseModel):
 
 
 class CancelRun(Body):
-    by: str | None = None
-    reason: str = ""
+    by: Id | None = None
+    reason: Words = ""
 
 
 class ReplayRun(Body):
     """With ``why`` it is forced: who wants it, and the reason, are kept."""
 
-    why: str | None = None
-    by: str | None = None
+    why: Annotated[str, StringConstraints(max_length=10_000, pattern=r"\S")] | None = None
+    by: Id | None = None
     clock: ReplayClock = "recorded"
     time_zone: str | None = None
 
 
 class ForkRun(Body):
-    at_step: int = Field(ge=1, le=10**9)
+    at_step: Annotated[int, BeforeValidator(_whole)] = Field(ge=1, le=10**9)
     effects: ForkEffects = "reuse"
 
 
 class NewSession(Body):
     """Without an ``id`` one is made."""
 
-    id: str | None = None
-    title: str | None = None
+    id: Id | None = None
+    title: Words | None = None
     state: dict[str, Any] | None = None
     time_zone: str | None = None
-    user: str | None = None
+    user: Id | None = None
 
 
 class SessionChange(Body):
-    title: str | None = None
+    title: Words | None = None
     state: dict[str, Any] | None = None
     time_zone: str | None = None
 
@@ -227,18 +261,18 @@ class DecideAsk(Body):
     arguments: dict[str, Any] | None = None
     value: Any = None
     result: Any = None
-    evidence: str = ""
-    reason: str = ""
-    by: str | None = None
+    evidence: Words = ""
+    reason: Words = ""
+    by: Id | None = None
 
 
 class ResolveEffect(Body):
     """What somebody found out who looked; ``result`` is what the model is told."""
 
     outcome: Literal["happened", "not_happened", "give_up"]
-    evidence: str = ""
+    evidence: Words = ""
     result: Any = None
-    by: str | None = None
+    by: Id | None = None
 
 
 class Sent(NamedTuple):

@@ -19,6 +19,8 @@ from ondol.http.requests import caller_in, problems
 from ondol.http.service import Service
 from ondol.spending import UsageBy
 
+_TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}(?:T[0-9:.]{2,15}(?:Z|[+-][0-9]{2}:[0-9]{2})?)?$"
+
 
 class Agents(TypedDict):
     items: list[AgentBody]
@@ -52,8 +54,9 @@ def routes(service: Service) -> APIRouter:
     @router.get("/usage", tags=["usage"], responses={200: {"model": Lines}, **problems()})
     async def usage(
         request: Request, by: UsageBy = "model",
-        since: Annotated[str | None, Query(description="From then on: 2026-11-30, or a time.")] = None,
-        until: Annotated[str | None, Query(description="Before then.")] = None, time_zone: str | None = None,
+        since: Annotated[str | None, Query(pattern=_TIME, description="From then on: 2026-11-30, or a time.")] = None,
+        until: Annotated[str | None, Query(pattern=_TIME, description="Before then.")] = None,
+        time_zone: str | None = None,
     ) -> Response:  # fmt: skip
         """What model calls took and cost. What nobody counted, or priced, is never zero."""
         first, end = _instant("since", since), _instant("until", until)

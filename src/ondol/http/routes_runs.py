@@ -8,7 +8,17 @@ from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from ondol.bodies import ContextBody, RunBody, RunState, VerdictBody, context_body, run_body, verdict_body
+from ondol.bodies import (
+    ContextBody,
+    LineageBody,
+    RunBody,
+    RunState,
+    VerdictBody,
+    context_body,
+    lineage_body,
+    run_body,
+    verdict_body,
+)
 from ondol.errors import InvalidInput
 from ondol.handles import Run
 from ondol.http import replies
@@ -24,6 +34,7 @@ from ondol.http.requests import (
     OnDisconnect,
     Prefer,
     ReplayRun,
+    SessionId,
     caller_in,
     idempotency_key,
     preferred,
@@ -36,7 +47,6 @@ from ondol.http.service import Service
 from ondol.http.steps import StepBody, steps_of
 
 RunId = Annotated[str, Path(description="The id of a run.", min_length=1)]
-SessionId = Annotated[str, Path(description="The id of a session.", min_length=1)]
 
 EVENTS = {"text/event-stream": {"schema": {"type": "string", "description": "Server-sent events."}}}
 _START_BODY = {
@@ -92,7 +102,7 @@ def routes(service: Service, drain: Drain) -> APIRouter:
         run = await service.start(
             caller, asked.agent, asked.input, session=session or asked.session, user=asked.user,
             operation_id=idempotency_key(key), if_busy=asked.if_busy, expected_revision=revision(if_match),
-            attachments=wanted.files, time_zone=asked.time_zone,
+            attachments=wanted.files, time_zone=asked.time_zone, metadata=asked.metadata,
         )  # fmt: skip
         if wants_events(request):
             return await follow(run, asked.on_disconnect, said.respond_async)
@@ -115,7 +125,7 @@ def routes(service: Service, drain: Drain) -> APIRouter:
         """Start a run, in the session that the body names or in one of its own."""
         return await start(request, None, key, if_match, prefer)
 
-    @router.post("/sessions/{session:path}/runs", responses=_STARTED, openapi_extra=_START_BODY, status_code=202)
+    @router.post("/sessions/{session}/runs", responses=_STARTED, openapi_extra=_START_BODY, status_code=202)
     async def start_in_session(
         request: Request, session: SessionId, key: Key = None, if_match: IfMatch = None, prefer: Prefer = None
     ) -> Response:
@@ -130,7 +140,14 @@ def routes(service: Service, drain: Drain) -> APIRouter:
     ) -> Response:  # fmt: skip
         """Runs, the newest first."""
         found = await service.runs(
-            caller_in(request), session=session, user=user, state=state, agent=agent, text=q, before=before, limit=limit
+            caller_in(request),
+            session=session,
+            user=user,
+            state=state,
+            agent=agent,
+            text=q,
+            before=before or None,
+            limit=limit,
         )
         return replies.page(found, run_body)
 
@@ -143,6 +160,18 @@ def routes(service: Service, drain: Drain) -> APIRouter:
     async def get_steps(request: Request, run: RunId) -> Response:
         """What the model said at each step, and what became of its calls."""
         return replies.listing(steps_of(await service.recorded(caller_in(request), run)), dict)
+
+    @router.get("/runs/{run}/state", responses={200: {"model": dict[str, Any]}, **problems()})
+    async def get_state(request: Request, run: RunId) -> Response:
+        """Its scratchpad: where it stands, its messages and effects."""
+        found = await service.run(caller_in(request), run)
+        return Json(await found.state())
+
+    @router.get("/runs/{run}/lineage", responses={200: {"model": LineageBody}, **problems()})
+    async def get_lineage(request: Request, run: RunId) -> Response:
+        """What it replays or is a fork of, and the replays and forks of it."""
+        found = await service.run(caller_in(request), run)
+        return Json(lineage_body(await found.lineage()))
 
     @router.get("/runs/{run}/context", responses={200: {"model": ContextBody}, **problems()})
     async def get_context(
@@ -170,7 +199,7 @@ def routes(service: Service, drain: Drain) -> APIRouter:
         """Everything that happened and happens, as server-sent events. Watching never cancels."""
         caller = caller_in(request)
         found = await service.run(caller, run)
-        events = await service.events(caller, run, last_event_id or after, through_asks=through_asks)
+        events = await service.events(caller, run, last_event_id or after or None, through_asks=through_asks)
         if events is None:
             return Response(status_code=204)
         return replies.stream(found, events, drain, on_disconnect="continue")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 from urllib.parse import quote
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
@@ -18,6 +18,7 @@ from ondol.http.requests import (
     Limit,
     NewSession,
     SessionChange,
+    SessionId,
     caller_in,
     problems,
     required_revision,
@@ -25,8 +26,6 @@ from ondol.http.requests import (
 from ondol.http.routes_runs import EVENTS
 from ondol.http.service import Service
 from ondol.http.sse import EventStream
-
-SessionId = Annotated[str, Path(description="The id of a session.", min_length=1)]
 
 
 class Sessions(TypedDict):
@@ -56,10 +55,10 @@ def routes(service: Service, drain: Drain) -> APIRouter:
         after: Annotated[str | None, Query(description="`next` of the page before.")] = None, limit: Limit = 50,
     ) -> Response:  # fmt: skip
         """Sessions by id."""
-        found = await service.sessions(caller_in(request), user=user, after=after, limit=limit)
+        found = await service.sessions(caller_in(request), user=user, after=after or None, limit=limit)
         return replies.page(found, session_body)
 
-    @router.get("/sessions/{session:path}/messages", responses={200: {"model": Messages}, **problems()})
+    @router.get("/sessions/{session}/messages", responses={200: {"model": Messages}, **problems()})
     async def read_messages(
         request: Request, session: SessionId,
         after: Annotated[int, Query(ge=-1, le=10**15, description="`next` of the page before.")] = -1,
@@ -70,7 +69,7 @@ def routes(service: Service, drain: Drain) -> APIRouter:
         return replies.page(found, session_message_body)
 
     @router.get(
-        "/sessions/{session:path}/events",
+        "/sessions/{session}/events",
         responses={200: {"description": "Events as they come.", "content": EVENTS}, **problems()},
         response_class=Response,
     )
@@ -79,15 +78,15 @@ def routes(service: Service, drain: Drain) -> APIRouter:
         after: Annotated[str | None, Query(description="As Last-Event-ID.")] = None,
     ) -> Response:  # fmt: skip
         """What happened and happens in all runs of a session, as server-sent events. It goes on until you leave."""
-        events = await service.session_events(caller_in(request), session, last_event_id or after)
+        events = await service.session_events(caller_in(request), session, last_event_id or after or None)
         return EventStream(events, drain)
 
-    @router.get("/sessions/{session:path}", responses={200: {"model": SessionBody}, **problems()})
+    @router.get("/sessions/{session}", responses={200: {"model": SessionBody}, **problems()})
     async def get_session(request: Request, session: SessionId) -> Response:
         """One session. Its `ETag` is its revision."""
         return replies.of_session(await service.session(caller_in(request), session))
 
-    @router.patch("/sessions/{session:path}", responses={200: {"model": SessionBody}, **problems()})
+    @router.patch("/sessions/{session}", responses={200: {"model": SessionBody}, **problems()})
     async def change_session(
         request: Request, session: SessionId, body: SessionChange, if_match: IfMatch = None
     ) -> Response:
@@ -99,7 +98,7 @@ def routes(service: Service, drain: Drain) -> APIRouter:
         )
         return replies.of_session(changed)
 
-    @router.delete("/sessions/{session:path}", responses={204: {}, **problems()}, status_code=204)
+    @router.delete("/sessions/{session}", responses={204: {}, **problems()}, status_code=204)
     async def erase_session(
         request: Request, session: SessionId, if_match: IfMatch = None,
         cancel: Annotated[bool, Query(description="Cancel its runs first, and let go of what is unknown.")] = False,

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import date
-from typing import Any
+from typing import Any, TypeVar
 
 from ondol import values, watching
 from ondol.agent import Agent
@@ -31,6 +31,8 @@ from ondol.replay import By, ReplayVerdict
 from ondol.runtime import File, ForkEffects, ReplayClock, Runtime
 from ondol.spending import UsageBy, UsageLine
 from ondol.transactions import IfBusy
+
+T = TypeVar("T")
 
 HEARTBEAT = 15.0  # seconds without an event after which a stream shows that it is alive
 LONGEST_WAIT = 60.0  # seconds that a request may wait for an end
@@ -71,12 +73,12 @@ class Service:
     async def start(
         self, caller: Caller, agent: str, input: str, *, session: str | None = None, user: str | None = None,
         operation_id: str | None = None, if_busy: IfBusy = "queue", expected_revision: int | None = None,
-        attachments: Sequence[File] = (), time_zone: str | None = None,
+        attachments: Sequence[File] = (), time_zone: str | None = None, metadata: Mapping[str, Any] | None = None,
     ) -> Run:  # fmt: skip
         caller.needs("run")
         return await self.rt.start(
             agent, input, session=session, user=caller.user_for(user), operation_id=operation_id, if_busy=if_busy,
-            expected_revision=expected_revision, attachments=attachments, time_zone=time_zone,
+            expected_revision=expected_revision, attachments=attachments, time_zone=time_zone, metadata=metadata,
             own_only=caller.user is not None, tenant=caller.tenant,
         )  # fmt: skip
 
@@ -391,7 +393,19 @@ class Service:
 
 
 def _decoded(state: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    return None if state is None else values.decode_object(dict(state))
+    return None if state is None else _read(lambda: values.decode_object(dict(state)))
+
+
+def _untagged(value: Any) -> Any:
+    return _read(lambda: values.decode(value))
+
+
+def _read(decode: Callable[[], T]) -> T:
+    """Raises InvalidInput for a tag that says nothing."""
+    try:
+        return decode()
+    except (ValueError, TypeError, KeyError, ArithmeticError) as error:
+        raise InvalidInput(f"a value has a tag of Ondol's that cannot be read: {error}") from error
 
 
 def _words(run: Run) -> str:
@@ -406,17 +420,17 @@ async def _say(ask: Ask, word: Word, by: str) -> Ask:
         raise InvalidInput("arguments go with 'approve': they replace those that were asked about, in full")
     match word.kind:
         case "approve":
-            return await ask.approve(by=by, arguments=word.arguments)
+            return await ask.approve(by=by, arguments=_decoded(word.arguments))
         case "deny":
             return await ask.deny(by=by, reason=word.reason)
         case "happened":
-            return await ask.happened(word.result, word.evidence, by=by)
+            return await ask.happened(_untagged(word.result), word.evidence, by=by)
         case "not_happened":
             return await ask.not_happened(word.evidence, by=by)
         case "give_up":
             return await ask.give_up(word.reason or word.evidence, by=by)
         case "answer":
-            return await ask.answer(word.value, by=by, reason=word.reason)
+            return await ask.answer(_untagged(word.value), by=by, reason=word.reason)
         case "drop" | "raise" if word.value is not None:
             return await ask.answer({word.kind: word.value}, by=by, reason=word.reason)
         case _:

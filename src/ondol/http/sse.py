@@ -65,7 +65,7 @@ class EventStream(Response):
 
         self._drain.opened(end)
         try:
-            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({sending, leaving}, timeout=self._drain.longest, return_when=asyncio.FIRST_COMPLETED)
             left = leaving.done() and not sending.done()
         except asyncio.CancelledError:  # the server takes the request away, as it does when it is forced to stop
             left = False

@@ -56,6 +56,7 @@ class NewRun(NamedTuple):
     if_busy: IfBusy = "queue"
     by: str = ""  # who interrupts
     queue: int | None = None  # operations that may wait in the session behind the one that is worked on
+    metadata: str | None = None  # the caller's own notes, JSON
     own_only: bool = False  # a session of somebody else is none
     outbox: bool = False  # somebody wants to hear of its end
 
@@ -137,6 +138,7 @@ def accept(new: NewRun, at: int) -> Tx[Accepted]:
         "operation_id": new.operation_id, "fingerprint": new.fingerprint, "agent": new.agent,
         "definition": new.definition_digest, "trigger": new.trigger, "door": new.door,
         "zone": new.zone or known_zone or new.default_zone, "host": wants,
+        "metadata": new.metadata,
         "place": place, "at": at, "next_seq": 2, "family": None, "replay_of": None, "forked_at": None,
     }  # fmt: skip
     definition = {"tenant": new.tenant, "digest": new.definition_digest, "body": new.definition}

@@ -244,6 +244,7 @@ def _insert(
         "definition": of.definition, "trigger": of.trigger, "door": new.door, "zone": new.zone or of.zone,
         "place": place, "at": at, "next_seq": 1 + len(copied.entries), "family": of.family or of.id,
         "replay_of": of.id, "forked_at": forked_at, "host": None,
+        "metadata": of.metadata,
     }  # fmt: skip
     key = {"tenant": new.tenant, "run": new.run}
     blobs = {digest: size for body in copied.bodies.values() for digest, size in _blobs(body)}

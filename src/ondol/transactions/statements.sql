@@ -71,9 +71,10 @@ RETURNING next_seq - 1, fence
 
 -- name: run.insert
 INSERT INTO runs (tenant, id, session, user_id, operation_id, fingerprint, agent, definition, trigger, door, zone,
-  state, place, next_seq, accepted_at, updated_at, family, replay_of, forked_at, host)
+  state, place, next_seq, accepted_at, updated_at, family, replay_of, forked_at, host,
+  metadata)
 VALUES (:tenant, :run, :session, :user_id, :operation_id, :fingerprint, :agent, :definition, :trigger, :door, :zone,
-  'queued', :place, :next_seq, :at, :at, :family, :replay_of, :forked_at, :host)
+  'queued', :place, :next_seq, :at, :at, :family, :replay_of, :forked_at, :host, :metadata)
 
 -- name: run.claim
 UPDATE runs SET state = 'running', fence = fence + 1, owner = :owner, next_seq = next_seq + 1, updated_at = :at, host = NULL,
@@ -164,7 +165,7 @@ UPDATE runs SET retryable = 0 WHERE tenant = :tenant AND id = :run
 
 -- name: run.erase
 UPDATE runs SET reply = NULL, reply_sum = NULL, base = NULL, state_before = NULL, state_before_sum = NULL, error = NULL,
-  retryable = 0, told = 1 WHERE tenant = :tenant AND session = :session
+  retryable = 0, told = 1, metadata = NULL WHERE tenant = :tenant AND session = :session
 
 -- In the order of the index, and sorted by who asks: a claim finds most of these empty, and SQLite would prepare to sort
 -- all the same.

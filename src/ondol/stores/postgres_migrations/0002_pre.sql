@@ -21,3 +21,6 @@ UPDATE sessions SET user_id = (
   SELECT nullif(r.user_id, '') FROM runs r WHERE r.tenant = sessions.tenant AND r.session = sessions.id ORDER BY n LIMIT 1
 );
 CREATE INDEX sessions_of_user ON sessions (tenant, user_id, id) WHERE deleted_at IS NULL;
+
+-- What the caller noted with a run (JSON); no rule looks at it.
+ALTER TABLE runs ADD COLUMN metadata TEXT COLLATE "C";

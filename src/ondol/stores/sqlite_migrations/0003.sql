@@ -25,3 +25,6 @@ UPDATE sessions SET user_id = (
 );
 CREATE INDEX sessions_of_user ON sessions (tenant, user_id, id) WHERE deleted_at IS NULL;
 INSERT INTO sqlite_stat1 (tbl, idx, stat) VALUES ('sessions', 'sessions_of_user', '1000 1000 10 1');
+
+-- What the caller noted with a run (JSON); no rule looks at it.
+ALTER TABLE runs ADD COLUMN metadata TEXT;

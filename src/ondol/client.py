@@ -1,0 +1,719 @@
+"""How does a program use a runtime that runs somewhere else? The methods of ``Runtime``, over HTTP.
+
+``AsyncClient`` hands out the same ``Run``, ``Ask``, ``Effect`` and ``Session`` as a ``Runtime``, and raises the same
+errors. Only what is safe is sent again: an operation with its id, a decision, a question. A stream that breaks goes on
+behind the last event that came. ``Client`` is the same for programs without an event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import mimetypes
+import os
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import httpx
+
+from ondol import clock, ids, messages, usage, values
+from ondol.errors import CannotGoOn, InvalidInput, OndolError, RunEnded, Unreachable
+from ondol.events import Event
+from ondol.handles import (
+    ENDED,
+    Ahead,
+    Ask,
+    Effect,
+    Lineage,
+    Run,
+    RunResult,
+    SeenContext,
+    Session,
+    SessionMessage,
+)
+from ondol.http.problems import raised
+from ondol.ids import DEFAULT_TENANT
+from ondol.records import RunRow, SessionRow
+from ondol.replay import By, ReplayEffect, ReplayVerdict
+from ondol.runtime import Attached, File, ForkEffects, ReplayClock
+from ondol.spending import UsageBy, UsageLine
+from ondol.transactions import Decision, IfBusy
+from ondol.usage import Usage
+
+T = TypeVar("T")
+
+_TRIES = 5  # of what is safe to send again
+_PAUSE = 0.2  # seconds before the second try; each further one waits twice as long
+_WAIT = 30  # seconds that one request waits for an end
+_AGAIN = frozenset({502, 503, 504})
+
+
+class AsyncClient:
+    """A runtime elsewhere. ``url`` and ``token`` are by default ``ONDOL_URL`` and ``ONDOL_TOKEN``.
+
+        async with AsyncClient("http://127.0.0.1:8000") as rt:
+            run = await rt.start("support", "Refund order 1182", operation_id="slack:Ev07")
+            print((await run.result()).text)
+
+    ``transport`` is one of httpx, for tests.
+    """
+
+    def __init__(
+        self, url: str | None = None, *, token: str | None = None, timeout: float = 60.0,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:  # fmt: skip
+        url = url or os.environ.get("ONDOL_URL")
+        if not url:
+            raise InvalidInput("no server is named: say Client('http://HOST:PORT'), or set ONDOL_URL")
+        token = token or os.environ.get("ONDOL_TOKEN")
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        self.url = url.rstrip("/")
+        self._http = httpx.AsyncClient(
+            base_url=f"{self.url}/v1/", headers=headers, timeout=httpx.Timeout(timeout, read=max(timeout, _WAIT + 15)),
+            transport=transport, trust_env=False,
+        )  # fmt: skip
+        self.clock = clock.SystemClock()
+        self._here: Any = self  # what handles hold: they ask no more of a runtime than is here
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    # --- operations ---------------------------------------------------------------------------------------------
+
+    async def start(
+        self, agent: str, input: str, *, session: str | None = None, user: str | None = None,
+        operation_id: str | None = None, if_busy: IfBusy = "queue", expected_revision: int | None = None,
+        attachments: Sequence[Attached] = (), time_zone: str | None = None, metadata: Mapping[str, Any] | None = None,
+        tenant: str = DEFAULT_TENANT,
+    ) -> Run:  # fmt: skip
+        """As ``Runtime.start``. Without an ``operation_id`` one is made, so that a lost answer makes no second run."""
+        body = {
+            "agent": getattr(agent, "name", agent), "input": input, "session": session, "user": user,
+            "if_busy": if_busy, "time_zone": time_zone, "metadata": metadata and values.encode_object(metadata),
+            "attachments": [await asyncio.to_thread(_attached, a) for a in attachments],
+        }  # fmt: skip
+        headers = {"prefer": "respond-async", "idempotency-key": _key(operation_id)}
+        if expected_revision is not None:
+            headers["if-match"] = f'"{expected_revision}"'
+        answer = await self._send("POST", "runs", body, headers)
+        run = await self.get_run(answer.json()["id"])
+        run.replayed = "idempotent-replayed" in answer.headers
+        return run
+
+    async def run(self, agent: str, input: str, **options: Any) -> RunResult:
+        """``start``, then ``Run.result``."""
+        return await (await self.start(agent, input, **options)).result()
+
+    async def replay(
+        self, run: Run | str, *, dry_run: bool = False, force: By | None = None, operation_id: str | None = None,
+        clock: ReplayClock = "recorded", time_zone: str | None = None, tenant: str = DEFAULT_TENANT,
+    ) -> Run | ReplayVerdict:  # fmt: skip
+        """As ``Runtime.replay``."""
+        where = f"runs/{_id(run)}/replay"
+        if dry_run:
+            return _verdict((await self._send("POST", where, None, {}, {"dry_run": "true"})).json())
+        body = {
+            "why": force and force.why, "by": force and force.name, "clock": clock, "time_zone": time_zone,
+        }  # fmt: skip
+        answer = await self._send("POST", where, body, {"idempotency-key": _key(operation_id)})
+        return self._run_of(answer.json())
+
+    async def fork(
+        self, run: Run | str, *, at_step: int, effects: ForkEffects = "reuse", operation_id: str | None = None,
+        tenant: str = DEFAULT_TENANT,
+    ) -> Run:  # fmt: skip
+        """As ``Runtime.fork``."""
+        body = {"at_step": at_step, "effects": effects}
+        answer = await self._send("POST", f"runs/{_id(run)}/fork", body, {"idempotency-key": _key(operation_id)})
+        return self._run_of(answer.json())
+
+    async def resume(self, run: Run | str, *, tenant: str = DEFAULT_TENANT) -> Run:
+        """As ``Runtime.resume``."""
+        with contextlib.suppress(CannotGoOn):  # it stays as it is
+            return self._run_of((await self._send("POST", f"runs/{_id(run)}/resume")).json())
+        return await self.get_run(_id(run))
+
+    async def cancel(
+        self, run: Run | str, *, by: str | None = None, reason: str = "", tenant: str = DEFAULT_TENANT
+    ) -> Run:
+        """As ``Runtime.cancel``."""
+        answer = await self._send("POST", f"runs/{_id(run)}/cancel", {"by": by, "reason": reason})
+        return self._run_of(answer.json())
+
+    # --- runs ---------------------------------------------------------------------------------------------------
+
+    async def get_run(self, run: str, *, tenant: str = DEFAULT_TENANT) -> Run:
+        return self._run_of(await self._get(f"runs/{_path(run)}"))
+
+    async def runs(
+        self, *, session: str | None = None, user: str | None = None, state: str | None = None,
+        before: str | None = None, limit: int = 100, tenant: str = DEFAULT_TENANT,
+    ) -> list[Run]:  # fmt: skip
+        wanted = {"session": session, "user": user, "state": state, "before": before}
+        return [self._run_of(b) for b in await self._list("runs", wanted, limit)]
+
+    async def context(self, run: str, step: int | None = None, *, tenant: str = DEFAULT_TENANT) -> SeenContext:
+        body = await self._get(f"runs/{_path(run)}/context", {"step": step})
+        return SeenContext(
+            run=body["run"], step=body["step"], messages=[_message(m) for m in body["messages"]],
+            definition=values.decode(body["definition"]), hash=body["hash"], matches=body["matches"],
+            incomplete=body["incomplete"],
+        )  # fmt: skip
+
+    async def export_run(self, run: str, *, tenant: str = DEFAULT_TENANT, **_: Any) -> str:
+        return (await self._send("GET", f"export/runs/{_path(run)}")).text
+
+    async def waits_for_driver(self, run: Run) -> str | None:
+        return None  # the server drives
+
+    # --- asks and effects ---------------------------------------------------------------------------------------
+
+    async def asks(
+        self, *, run: str | None = None, session: str | None = None, user: str | None = None,
+        state: str | None = "open", limit: int = 100, tenant: str = DEFAULT_TENANT,
+    ) -> list[Ask]:  # fmt: skip
+        wanted = {"run": run, "session": session, "user": user, "state": state or "all"}
+        return [self._ask_of(b) for b in await self._list("asks", wanted, limit)]
+
+    async def get_ask(self, ask: str, *, tenant: str = DEFAULT_TENANT) -> Ask:
+        return self._ask_of(await self._get(f"asks/{_path(ask)}"))
+
+    async def decide(self, ask: Ask, decision: Decision, *, by: str | None = None) -> Ask:
+        """As ``Runtime.decide``: it counts for the arguments of ``ask`` as it is in hand."""
+        body = {
+            "decision": decision.kind, "reason": decision.reason, "evidence": decision.evidence, "by": by,
+            "arguments": decision.arguments and values.encode_object(decision.arguments), "value": decision.value,
+            "result": decision.result,
+        }  # fmt: skip
+        answer = await self._send("POST", f"asks/{ask.id}/decision", body, {"if-match": f'"{ask.arguments_hash}"'})
+        return self._ask_of(answer.json())
+
+    async def effects(
+        self, *, run: str | None = None, session: str | None = None, state: str | None = None, limit: int = 100,
+        tenant: str = DEFAULT_TENANT,
+    ) -> list[Effect]:  # fmt: skip
+        wanted = {"run": run, "session": session, "state": state}
+        return [_effect_of(b) for b in await self._list("effects", wanted, limit)]
+
+    async def get_effect(self, effect: str, *, tenant: str = DEFAULT_TENANT) -> Effect:
+        return _effect_of(await self._get(f"effects/{_path(effect)}"))
+
+    async def unknown_ask(self, effect: str, *, tenant: str = DEFAULT_TENANT) -> Ask:
+        return await self.settling_ask(effect)
+
+    async def settling_ask(self, effect: str, *, tenant: str = DEFAULT_TENANT) -> Ask:
+        """The ask about an unknown effect. Raises InvalidInput where there is none."""
+        found = await self.get_effect(effect)
+        about = [a for a in await self.asks(run=found.run, state=None, limit=1000) if a.effect == effect]
+        unknown = [a for a in about if a.kind == "unknown_effect"]
+        if not unknown:
+            raise InvalidInput(f"effect {effect} is {found.state}: there is nothing to settle")
+        return unknown[-1]
+
+    async def usage(
+        self, *, by: UsageBy = "model", since: date | None = None, until: date | None = None,
+        prices: Any = None, time_zone: str | None = None, tenant: str = DEFAULT_TENANT,
+    ) -> list[UsageLine]:  # fmt: skip
+        """As ``Runtime.usage``, with the prices of the server."""
+        first, end = (None if at is None else at.isoformat() for at in (since, until))
+        wanted = {"by": by, "since": first, "until": end, "time_zone": time_zone}
+        return [_line_of(b) for b in (await self._get("usage", wanted))["items"]]
+
+    async def agents(self) -> list[dict[str, Any]]:
+        """What the agents of the server are: name, model, instructions, tools."""
+        items: list[dict[str, Any]] = (await self._get("agents"))["items"]
+        return items
+
+    # --- sessions -----------------------------------------------------------------------------------------------
+
+    async def get_session(self, session: str, *, tenant: str = DEFAULT_TENANT) -> Session:
+        return self._session_of(await self._get(f"sessions/{_path(session)}"))
+
+    async def sessions(
+        self, *, user: str | None = None, after: str | None = None, limit: int = 100, tenant: str = DEFAULT_TENANT
+    ) -> list[Session]:
+        found = await self._list("sessions", {"user": user, "after": after}, limit)
+        return [self._session_of(b) for b in found]
+
+    async def write_session(
+        self, session: str, *, state: Mapping[str, Any] | None = None, title: str | None = None,
+        time_zone: str | None = None, expected_revision: int | None = None, tenant: str = DEFAULT_TENANT,
+    ) -> Session:  # fmt: skip
+        """As ``Runtime.write_session``, of a session that exists."""
+        body = {"state": state and values.encode_object(state), "title": title, "time_zone": time_zone}
+        match = {"if-match": "*" if expected_revision is None else f'"{expected_revision}"'}
+        answer = await self._send("PATCH", f"sessions/{_path(session)}", body, match, safe=False)
+        return self._session_of(answer.json())
+
+    async def delete_session(
+        self, session: str, *, expected_revision: int | None = None, cancel: bool = False, by: str | None = None,
+        tenant: str = DEFAULT_TENANT,
+    ) -> None:  # fmt: skip
+        match = {"if-match": "*" if expected_revision is None else f'"{expected_revision}"'}
+        options = {"cancel": "true"} if cancel else {}
+        await self._send("DELETE", f"sessions/{_path(session)}", None, match, options, safe=False)
+
+    # --- what handles ask for -----------------------------------------------------------------------------------
+
+    async def _run_row(self, tenant: str, run: str) -> RunRow:
+        return _row(await self._get(f"runs/{_path(run)}"))
+
+    async def _ahead(self, row: RunRow) -> Ahead | None:
+        return None
+
+    async def _until_rest(self, row: RunRow, at_rest: frozenset[str]) -> RunRow:
+        while True:
+            row = await self._run_row(row.tenant, row.id)
+            if row.state in at_rest and row.state != "completed":
+                return row
+            wait = 0 if row.state == "completed" else _WAIT
+            answer = await self._send("GET", f"runs/{_path(row.id)}/result", params={"wait": wait})
+            body = answer.json()
+            if body["state"] == "completed" and body["id"] == row.id:
+                return (await self._run_row(row.tenant, row.id))._replace(reply=answer.text)
+
+    async def _events(self, tenant: str, run: str, after: str | None, at_rest: frozenset[str]) -> AsyncIterator[Event]:
+        options = {"through_asks": "true"} if at_rest == ENDED else {}
+        failures = 0
+        while True:
+            headers = {"accept": "text/event-stream", **({"last-event-id": after} if after else {})}
+            try:
+                async with self._http.stream(
+                    "GET", f"runs/{_path(run)}/events", headers=headers, params=options
+                ) as response:
+                    if response.status_code == 204:
+                        return
+                    if response.status_code >= 400:
+                        await response.aread()
+                        if response.status_code not in _AGAIN or failures >= _TRIES:
+                            raise _error(response)
+                        raise httpx.ReadError("again")
+                    async for event in _read(response):
+                        failures = 0
+                        after = event.id or after
+                        yield event
+            except httpx.TransportError as error:
+                failures += 1
+                if failures > _TRIES:
+                    raise _unreachable(self.url, error) from error
+                await asyncio.sleep(_PAUSE * 2 ** (failures - 1))
+            # What ended may go on behind the last event: the server says (204) when nothing follows.
+
+    async def _session_messages(self, tenant: str, session: str, after: int, limit: int) -> list[SessionMessage]:
+        found = await self._list(f"sessions/{_path(session)}/messages", {"after": str(after)}, limit)
+        return [SessionMessage(m["seq"], m["run"], _message(m["message"])) for m in found]
+
+    async def _lineage(self, row: RunRow) -> Lineage:
+        body = await self._get(f"runs/{_path(row.id)}/lineage")
+        get = self.get_run
+        return Lineage(
+            origin=None if body["origin"] is None else await get(body["origin"]),
+            replays=[await get(r) for r in body["replays"]], forks=[await get(r) for r in body["forks"]],
+        )  # fmt: skip
+
+    async def _run_messages(self, tenant: str, run: str) -> dict[int, str]:
+        found = await self._scratchpad(tenant, run)
+        return {ordinal: values.dumps(body) for ordinal, body in enumerate(found["messages"], 1)}
+
+    async def _scratchpad(self, tenant: str, run: str) -> dict[str, Any]:
+        body: dict[str, Any] = await self._get(f"runs/{_path(run)}/state")
+        return body
+
+    # --- one request --------------------------------------------------------------------------------------------
+
+    async def _get(self, path: str, params: Mapping[str, Any] | None = None) -> Any:
+        given = {k: v for k, v in (params or {}).items() if v is not None}
+        return (await self._send("GET", path, params=given)).json()
+
+    async def _list(self, path: str, params: Mapping[str, str | None], limit: int) -> list[Any]:
+        """As many as are wanted, page by page."""
+        found: list[Any] = []
+        cursor = "before" if path == "runs" else "after"
+        wanted: dict[str, Any] = {k: v for k, v in params.items() if v is not None}
+        while len(found) < limit:
+            page = await self._get(path, wanted | {"limit": min(limit - len(found), 1000)})
+            found += page["items"]
+            if page["next"] is None:
+                break
+            wanted[cursor] = page["next"]
+        return found
+
+    async def _send(
+        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None,
+        params: Mapping[str, Any] | None = None, *, safe: bool = True,
+    ) -> httpx.Response:  # fmt: skip
+        """One request, sent again where that is safe and of use. Raises the error that its problem is."""
+        given = None if body is None else {k: v for k, v in body.items() if v is not None}
+        for attempt in range(_TRIES):
+            last = attempt == _TRIES - 1
+            try:
+                answer = await self._http.request(method, path, json=given, headers=headers, params=params)
+            except (httpx.ConnectError, httpx.ConnectTimeout) as error:  # it never left
+                if last:
+                    raise _unreachable(self.url, error) from error
+                pause = _PAUSE * 2**attempt
+            except httpx.TransportError as error:
+                if last or not safe:
+                    raise _unreachable(self.url, error) from error
+                pause = _PAUSE * 2**attempt
+            else:
+                if answer.status_code < 400:
+                    return answer
+                refused = answer.headers.get("content-type", "") == "application/problem+json"
+                if last or answer.status_code not in _AGAIN or not (safe or refused):
+                    raise _error(answer)
+                pause = float(answer.headers.get("retry-after", _PAUSE * 2**attempt))
+            await asyncio.sleep(pause)
+        raise AssertionError("the last try returns or raises")
+
+    # --- from bodies to handles ---------------------------------------------------------------------------------
+
+    def _run_of(self, body: Mapping[str, Any]) -> Run:
+        return Run(self._here, _row(body))
+
+    def _session_of(self, body: Mapping[str, Any]) -> Session:
+        at = clock.to_micros(_at(body["updated_at"]))
+        known = {
+            "tenant": DEFAULT_TENANT, "id": body["id"], "revision": body["revision"], "title": body["title"],
+            "state": values.dumps(body["state"]), "created_at": at, "updated_at": at, "zone": body["time_zone"],
+            "parent": body["parent"], "parent_until": 1 if body["orphaned"] else None, "user_id": body["user"],
+        }  # fmt: skip
+        numbers = ("next_message", "next_place")
+        columns: list[Any] = [known.get(name, 0 if name in numbers else None) for name in SessionRow._fields]
+        return Session(self._here, SessionRow(*columns))
+
+    def _ask_of(self, body: Mapping[str, Any]) -> Ask:
+        same = ("id", "kind", "state", "question", "run", "session", "user", "tool", "arguments_hash", "effect",
+                "decision", "decided_by", "door", "schema", "has_default")  # fmt: skip
+        return Ask(
+            **{name: body[name] for name in same}, arguments=values.decode(body["arguments"]),
+            opened_at=_at(body["opened_at"]), expires_at=_maybe(body["expires_at"]),
+            decided_at=_maybe(body["decided_at"]), default=values.decode(body["default"]),
+            value=values.decode(body["value"]), _rt=self._here, _tenant=DEFAULT_TENANT,
+        )  # fmt: skip
+
+
+def _row(body: Mapping[str, Any]) -> RunRow:
+    """A run's row, as far as its body tells of it."""
+    used = {model: Usage(**of) for model, of in body["usage"].items()}
+    accepted = clock.to_micros(_at(body["accepted_at"]))
+    ended = _maybe(body["ended_at"])
+    error = body["error"] and values.dumps({k: body["error"][k] for k in ("code", "message")})
+    known = {
+        "tenant": DEFAULT_TENANT, "id": body["id"], "session": body["session"], "user_id": body["user"] or "",
+        "operation_id": body["operation_id"], "agent": body["agent"], "trigger": body["trigger"],
+        "zone": body["time_zone"], "state": body["state"], "retryable": int(body["retryable"]),
+        "cancel": int(body["cancelling"]), "error": error, "tokens_in": body["tokens"]["input"],
+        "tokens_out": body["tokens"]["output"], "accepted_at": accepted, "updated_at": accepted,
+        "ended_at": None if ended is None else clock.to_micros(ended), "replay_of": body["replay_of"],
+        "forked_at": body["forked_at"], "usage": usage.dumps(used), "host": body["host"],
+        "metadata": values.dumps(body["metadata"]),
+    }  # fmt: skip
+    unknown: dict[str, Any] = {"fingerprint": "", "definition": "", "door": "http"}
+    numbers = ("place", "fence", "next_seq", "deaths", "unread", "wrote", "told")
+    columns: list[Any] = [known.get(name, unknown.get(name, 0 if name in numbers else None)) for name in RunRow._fields]
+    return RunRow(*columns)
+
+
+def _effect_of(body: Mapping[str, Any]) -> Effect:
+    same = ("id", "run", "session", "tool", "state", "key", "attempt", "decision", "reason", "warning", "blob", "size",
+            "evidence", "parent", "reuses")  # fmt: skip
+    return Effect(
+        **{name: body[name] for name in same}, effect=body["class"], arguments=values.decode(body["arguments"]),
+        started_at=_maybe(body["started_at"]), ended_at=_maybe(body["ended_at"]), deadline=_maybe(body["deadline"]),
+    )  # fmt: skip
+
+
+def _line_of(body: Mapping[str, Any]) -> UsageLine:
+    from decimal import Decimal
+
+    tokens = body["tokens"]
+    return UsageLine(
+        key=body["key"], runs=body["runs"],
+        tokens=Usage(
+            calls=body["calls"], input=tokens["input"], output=tokens["output"], cache_read=tokens["cache_read"],
+            cache_write=tokens["cache_write"], reasoning=tokens["reasoning"], unknown=body["uncounted_calls"],
+        ),
+        cost=None if body["cost"] is None else Decimal(body["cost"]), currency=body["currency"] or "",
+        unpriced=tuple(body["unpriced"]),
+    )  # fmt: skip
+
+
+def _verdict(body: Mapping[str, Any]) -> ReplayVerdict:
+    effects = tuple(
+        ReplayEffect(id=e["id"], run=e["run"], tool=e["tool"], effect=e["class"], state=e["state"], at=_maybe(e["at"]),
+                     do=e["do"])
+        for e in body["effects"]
+    )  # fmt: skip
+    return ReplayVerdict(run=body["run"], kind=body["kind"], reasons=tuple(body["reasons"]), effects=effects)
+
+
+def _message(body: Mapping[str, Any]) -> messages.Message:
+    return messages.loads(values.dumps(body))
+
+
+def _at(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def _maybe(text: str | None) -> datetime | None:
+    return None if text is None else _at(text)
+
+
+def _id(run: Run | str) -> str:
+    return _path(run.id if isinstance(run, Run) else run)
+
+
+def _path(id: str) -> str:
+    return quote(id, safe="")
+
+
+def _key(operation_id: str | None) -> str:
+    given = operation_id or ids.new_operation_id(clock.SystemClock().now())
+    return '"' + given.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _attached(given: Attached) -> dict[str, Any]:
+    match given:
+        case bytes():
+            name, data, media_type = "attachment", given, None
+        case File():
+            name, data, media_type = given
+        case _:
+            path = Path(given)
+            try:
+                name, data = path.name, path.read_bytes()
+            except (OSError, ValueError) as error:
+                why = getattr(error, "strerror", None) or error
+                raise InvalidInput(f"attachment {str(path)!r} cannot be read ({why})") from error
+            media_type = mimetypes.guess_type(name)[0]
+    return {"name": name, "data": base64.b64encode(data).decode(), "media_type": media_type}
+
+
+async def _read(response: httpx.Response) -> AsyncIterator[Event]:
+    data: list[str] = []
+    async for line in response.aiter_lines():
+        if line.startswith("data:"):
+            data.append(line[5:].removeprefix(" "))
+        elif not line and data:
+            body = json.loads("\n".join(data))
+            data = []
+            yield Event(type=body["type"], data=body["data"], at=_at(body["at"]), id=body["id"])
+
+
+def _error(answer: httpx.Response) -> OndolError:
+    try:
+        body = answer.json()
+    except ValueError:
+        body = answer.text
+    error = raised(body, answer.status_code)
+    if isinstance(error, RunEnded):
+        error.error, error.retryable = {}, False
+    return error
+
+
+def _unreachable(url: str, error: Exception) -> Unreachable:
+    return Unreachable(f"no answer from {url} ({type(error).__name__}: {error}): is 'ondol serve' running there?")
+
+
+# --- without an event loop -----------------------------------------------------------------------------------------
+
+
+class _Loop:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="ondol.client", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def each(self, items: AsyncIterator[T]) -> Iterator[T]:
+        try:
+            while True:
+                try:
+                    yield self.run(_next(items))
+                except StopAsyncIteration:
+                    return
+        finally:
+            close = getattr(items, "aclose", None)
+            if close is not None:
+                self.run(close())
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _next(items: AsyncIterator[T]) -> T:
+    return await anext(items)
+
+
+@dataclass(frozen=True)
+class BlockingAsk:
+    """An ``Ask`` for programs without an event loop: what it knows is in ``ask``, its verbs return when it is done."""
+
+    ask: Ask
+    _loop: _Loop
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.ask, name)
+
+    def approve(self, *, by: str | None = None, arguments: Mapping[str, Any] | None = None) -> BlockingAsk:
+        return self._said(self.ask.approve(by=by, arguments=arguments))
+
+    def deny(self, *, by: str | None = None, reason: str = "") -> BlockingAsk:
+        return self._said(self.ask.deny(by=by, reason=reason))
+
+    def answer(self, value: Any, *, by: str | None = None, reason: str = "") -> BlockingAsk:
+        return self._said(self.ask.answer(value, by=by, reason=reason))
+
+    def happened(self, result: Any = None, evidence: str = "", *, by: str | None = None) -> BlockingAsk:
+        return self._said(self.ask.happened(result, evidence, by=by))
+
+    def not_happened(self, evidence: str = "", *, by: str | None = None) -> BlockingAsk:
+        return self._said(self.ask.not_happened(evidence, by=by))
+
+    def give_up(self, reason: str = "", *, by: str | None = None) -> BlockingAsk:
+        return self._said(self.ask.give_up(reason, by=by))
+
+    def _said(self, work: Coroutine[Any, Any, Ask]) -> BlockingAsk:
+        return BlockingAsk(self._loop.run(work), self._loop)
+
+
+@dataclass(frozen=True)
+class BlockingRun:
+    """A ``Run`` for programs without an event loop: what it knows is in ``handle``, its verbs wait."""
+
+    handle: Run
+    _loop: _Loop
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.handle, name)
+
+    @property
+    def id(self) -> str:
+        return self.handle.id
+
+    @property
+    def status(self) -> str:
+        return self.handle.status
+
+    def refresh(self) -> BlockingRun:
+        return BlockingRun(self._loop.run(self.handle.refresh()), self._loop)
+
+    def result(self, *, through_asks: bool = False) -> RunResult:
+        return self._loop.run(self.handle.result(through_asks=through_asks))
+
+    def events(self, after: str | None = None, *, through_asks: bool = False) -> Iterator[Event]:
+        return self._loop.each(self.handle.events(after, through_asks=through_asks))
+
+    def asks(self, state: str | None = "open") -> list[BlockingAsk]:
+        return [BlockingAsk(a, self._loop) for a in self._loop.run(self.handle.asks(state))]
+
+    def effects(self) -> list[Effect]:
+        return self._loop.run(self.handle.effects())
+
+    def cancel(self, *, by: str | None = None, reason: str = "") -> BlockingRun:
+        return BlockingRun(self._loop.run(self.handle.cancel(by=by, reason=reason)), self._loop)
+
+
+class Client:
+    """``AsyncClient`` for programs without an event loop.
+
+    with Client("http://127.0.0.1:8000") as rt:
+        print(rt.run("support", "Refund order 1182", operation_id="slack:Ev07").text)
+    """
+
+    def __init__(self, url: str | None = None, *, token: str | None = None, timeout: float = 60.0) -> None:
+        self._there = AsyncClient(url, token=token, timeout=timeout)
+        self._loop = _Loop()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._loop.run(self._there.close())
+        self._loop.close()
+
+    def start(self, agent: str, input: str, **options: Any) -> BlockingRun:
+        return self._run(self._there.start(agent, input, **options))
+
+    def run(self, agent: str, input: str, **options: Any) -> RunResult:
+        return self._loop.run(self._there.run(agent, input, **options))
+
+    def get_run(self, run: str) -> BlockingRun:
+        return self._run(self._there.get_run(run))
+
+    def runs(self, **wanted: Any) -> list[BlockingRun]:
+        return [BlockingRun(r, self._loop) for r in self._loop.run(self._there.runs(**wanted))]
+
+    def replay(self, run: BlockingRun | str, **options: Any) -> BlockingRun | ReplayVerdict:
+        made = self._loop.run(self._there.replay(_handle(run), **options))
+        return BlockingRun(made, self._loop) if isinstance(made, Run) else made
+
+    def fork(self, run: BlockingRun | str, *, at_step: int, **options: Any) -> BlockingRun:
+        return self._run(self._there.fork(_handle(run), at_step=at_step, **options))
+
+    def resume(self, run: BlockingRun | str) -> BlockingRun:
+        return self._run(self._there.resume(_handle(run)))
+
+    def cancel(self, run: BlockingRun | str, *, by: str | None = None, reason: str = "") -> BlockingRun:
+        return self._run(self._there.cancel(_handle(run), by=by, reason=reason))
+
+    def asks(self, **wanted: Any) -> list[BlockingAsk]:
+        return [BlockingAsk(a, self._loop) for a in self._loop.run(self._there.asks(**wanted))]
+
+    def get_ask(self, ask: str) -> BlockingAsk:
+        return BlockingAsk(self._loop.run(self._there.get_ask(ask)), self._loop)
+
+    def effects(self, **wanted: Any) -> list[Effect]:
+        return self._loop.run(self._there.effects(**wanted))
+
+    def get_effect(self, effect: str) -> Effect:
+        return self._loop.run(self._there.get_effect(effect))
+
+    def usage(self, **wanted: Any) -> list[UsageLine]:
+        return self._loop.run(self._there.usage(**wanted))
+
+    def context(self, run: str, step: int | None = None) -> SeenContext:
+        return self._loop.run(self._there.context(run, step))
+
+    def export_run(self, run: str) -> str:
+        return self._loop.run(self._there.export_run(run))
+
+    def _run(self, work: Coroutine[Any, Any, Run]) -> BlockingRun:
+        return BlockingRun(self._loop.run(work), self._loop)
+
+
+def _handle(run: BlockingRun | str) -> Run | str:
+    return run.handle if isinstance(run, BlockingRun) else run

@@ -1,0 +1,207 @@
+"""The client has the methods of a runtime, its handles and its errors; what is safe is sent again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from decimal import Decimal
+from typing import Any
+
+import httpx
+import pytest
+from door import Door, door
+from kit import Conversation, Gate
+
+from ondol import (
+    Agent,
+    AlreadyDecided,
+    AsyncClient,
+    By,
+    Client,
+    Context,
+    NotFound,
+    OperationMismatch,
+    ReplayUnsafe,
+    ReplayVerdict,
+    Run,
+    RunFailed,
+    Runtime,
+    RunWaiting,
+    access,
+    tool,
+)
+from ondol.errors import Forbidden, Unreachable
+from ondol.http.guard import Admission
+from ondol.testing import ScriptedModel, call, error
+
+
+@tool(approve=True)
+def pay(amount: Decimal) -> str:
+    """Pay."""
+    return f"paid {amount}"
+
+
+def agents() -> list[Agent]:
+    paying = Conversation({"pay": [[call("pay", amount="30")], "done"]})
+    return [
+        Agent("hello", model=ScriptedModel(lambda _: "hello")), Agent("payer", model=paying, tools=[pay]),
+        Agent("broken", model=ScriptedModel(lambda _: error("rejected", "no"))),
+    ]  # fmt: skip
+
+
+@pytest.fixture
+async def http(db: str) -> AsyncIterator[Door]:
+    async with Runtime(db, agents=agents()) as rt, door(rt) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def there(http: Door) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(http.url) as client:
+        yield client
+
+
+async def test_a_run_from_afar_is_the_run(there: AsyncClient, http: Door) -> None:
+    run = await there.start("hello", "hi", session="a/b", user="kim", operation_id='k "1"', metadata={"n": 1})
+    result = await run.result()
+    here = await http.app.runtime.get_run(run.id)
+    assert (result.text, result.body) == ("hello", (await here.result()).body)
+    assert (run.session, run.user, run.operation_id, here.metadata) == ("a/b", "kim", 'k "1"', {"n": 1})
+    again = await there.start("hello", "hi", session="a/b", user="kim", operation_id='k "1"')
+    assert (again.id, again.replayed) == (run.id, True)
+    with pytest.raises(OperationMismatch, match="choose a new operation id"):
+        await there.start("hello", "other", session="a/b", user="kim", operation_id='k "1"')
+    assert [e.id async for e in run.events()] == [e.id async for e in here.events()]
+    session = await there.get_session("a/b")
+    assert (session.revision, session.user) == (1, "kim")
+    assert [m.message.text for m in await session.messages()] == ["hi", "hello"]
+    assert (await there.context(run.id)).matches
+    assert [line.runs for line in await there.usage(by="agent")] == [1]
+    with pytest.raises(NotFound, match="there is no run 'nobody'"):
+        await there.get_run("nobody")
+    failed = await there.start("broken", "hi")
+    with pytest.raises(RunFailed) as ended:
+        await failed.result()
+    assert ended.value.error["code"] == "model_rejected"
+
+
+async def test_asks_are_decided_from_afar(there: AsyncClient, http: Door) -> None:
+    run = await there.start("payer", "pay")
+    with pytest.raises(RunWaiting):
+        await run.result()
+    (ask,) = await run.asks()
+    decided = await ask.approve(by="lee", arguments={"amount": Decimal("20.50")})
+    assert (decided.state, decided.decided_by) == ("decided", "lee")
+    with pytest.raises(AlreadyDecided):
+        await ask.deny(by="kim")
+    assert (await run.result()).text == "done"
+    (effect,) = await run.effects()
+    assert (effect.state, effect.arguments) == ("succeeded", {"amount": "20.50"})
+    verdict = await there.replay(run, dry_run=True)
+    assert isinstance(verdict, ReplayVerdict)
+    assert verdict.kind == "guarded"
+    with pytest.raises(ReplayUnsafe):
+        await there.replay(run)
+    again = await there.replay(run, force=By("lee", "again"))
+    assert isinstance(again, Run)
+    assert (await again.lineage()).origin is not None
+    fork = await there.fork(run, at_step=2)
+    assert (await fork.result()).text == "done"
+
+
+class Breaking(httpx.AsyncHTTPTransport):
+    """Loses what ``loses`` says: the answer to a request, after the server has done it."""
+
+    def __init__(self, loses: Callable[[httpx.Request, int], bool]) -> None:
+        super().__init__()
+        self.loses, self.requests = loses, 0
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        self.requests += 1
+        answer = await super().handle_async_request(request)
+        if self.loses(request, self.requests):
+            await answer.aread()
+            raise httpx.ReadError("the answer is lost", request=request)
+        return answer
+
+
+async def test_an_answer_that_is_lost_makes_no_second_run(http: Door) -> None:
+    transport = Breaking(lambda request, n: request.method == "POST" and n == 1)
+    async with AsyncClient(http.url, transport=transport) as there:
+        run = await there.start("hello", "hi")
+        assert (await run.result()).text == "hello"
+    assert len(await http.app.runtime.runs()) == 1
+
+
+async def test_a_stream_that_breaks_goes_on_behind_the_last_event(db: str) -> None:
+    gate = Gate()
+
+    async def slow(ctx: Context[None]) -> str:
+        """Take long."""
+        await gate.wait()
+        return "done"
+
+    model = Conversation({"go": [[call("slow")], "done"]})
+    async with Runtime(db, agents=[Agent("slow", model=model, tools=[slow])]) as rt, door(rt) as http:
+        async with AsyncClient(http.url) as there:
+            run = await there.start("slow", "go")
+            seen: list[str] = []
+            async for event in run.events():
+                if event.id is not None:
+                    seen.append(event.id)
+                if event.type == "effect.started":
+                    await gate.reached.wait()
+                    http.app.drain.end_streams()
+                    gate.open()
+        assert seen == [e.id async for e in (await rt.get_run(run.id)).events()]
+
+
+async def test_a_server_that_is_not_there_is_said(db: str) -> None:
+    async with AsyncClient("http://127.0.0.1:9") as there:
+        with pytest.raises(Unreachable, match="is 'ondol serve' running there"):
+            await there.get_run("r")
+
+
+async def test_a_token_goes_with_each_request(db: str) -> None:
+    async with Runtime(db, agents=agents()) as rt, door(rt, Admission(needs_token=True)) as http:
+        _, reads = await access.create_token(rt, "reads", ["read"])
+        async with AsyncClient(http.url, token=reads) as there:
+            assert await there.runs() == []
+            with pytest.raises(Forbidden, match="has no scope 'run'"):
+                await there.start("hello", "hi")
+
+
+async def test_the_blocking_client_does_the_same(http: Door) -> None:
+    def program() -> Any:
+        with Client(http.url) as rt:
+            run = rt.start("payer", "pay", operation_id="one")
+            with contextlib.suppress(RunWaiting):
+                run.result()
+            (ask,) = run.asks()
+            ask.approve(by="lee")
+            return run.result().text, [e.type for e in run.events()][-1], rt.run("hello", "hi").text
+
+    assert await asyncio.to_thread(program) == ("done", "run.completed", "hello")
+
+
+async def test_commands_work_on_a_server(http: Door, db: str) -> None:
+    async def ondol(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "ondol", "--url", http.url, *words]
+        return await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=40)
+
+    ran = await ondol("run", "payer", "pay", "--session", "s", "--operation-id", "k")
+    assert ran.returncode == 6, ran.stderr
+    (ask,) = await http.app.runtime.asks()
+    assert f"ondol --url {http.url} asks approve {ask.id}" in ran.stderr
+    approved = await ondol("asks", "approve", ask.id, "--by", "lee")
+    assert approved.returncode == 0, approved.stderr
+    assert (await ondol("run", "payer", "pay", "--session", "s", "--operation-id", "k")).stdout.strip() == "done"
+    for words in (["runs"], ["effects"], ["sessions"], ["usage"], ["runs", "show", ask.run], ["sessions", "show", "s"],
+                  ["context", ask.run], ["effects", "show", ask.effect or ""], ["runs", "watch", ask.run],
+                  ["runs", "replay", ask.run, "--dry-run"], ["runs", "export", ask.run]):  # fmt: skip
+        done = await ondol(*words)
+        assert (done.returncode, done.stderr) == (0, ""), (words, done.stderr)
+        assert done.stdout.strip(), words

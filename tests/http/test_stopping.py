@@ -1,0 +1,150 @@
+"""Who stops what: the client of a stream, a cancel from elsewhere, a process that is asked to stop.
+
+A real server in a process of its own, a provider that sees its socket close, a tool in a thread that beats, a tool with
+a child process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from door import read
+from providers.loopback import LoopbackServer
+from providers.openai_server import call, calling, says, stalls, streams
+
+from ondol.testing import Process
+
+APP = Path(__file__).with_name("serving_app.py")
+BOUND = 2.0  # seconds within which all has stopped
+STREAM = {"accept": "text/event-stream"}
+
+
+@contextlib.asynccontextmanager
+async def served(db: str, provider: LoopbackServer, here: Path, *more: str) -> AsyncIterator[tuple[Process, str]]:
+    env = {"ONDOL_DB": db, "OPENAI_BASE_URL": f"http://{provider.host}/v1", "HERE": str(here)}
+    async with Process(["-m", "ondol", "serve", f"{APP}:rt", "--port", "0", *more], env=env) as process:
+        yield process, (await process.line("serving")).rpartition(" ")[2]
+
+
+@pytest.fixture
+async def provider() -> AsyncIterator[LoopbackServer]:
+    async with LoopbackServer().running() as server:
+        yield server
+
+
+async def until(seen: Callable[[], Any], within: float = 20.0) -> float:
+    """The seconds until something can be seen from outside, where nothing tells us."""
+    began = time.monotonic()
+    async with asyncio.timeout(within):
+        while not seen():  # noqa: ASYNC110 - a file or a socket of another process
+            await asyncio.sleep(0.01)
+    return time.monotonic() - began
+
+
+def content(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+def calls(tool: str) -> Any:
+    return streams(calling(call(0, "c1", tool, "{}")), finish="tool_calls")
+
+
+async def test_a_client_that_goes_away_stops_everything_that_its_run_does(
+    db: str, tmp_path: Path, provider: LoopbackServer
+) -> None:
+    async with served(db, provider, tmp_path) as (_, url), httpx.AsyncClient(base_url=url, timeout=30) as client:
+
+        async def leave(session: str, reached: Callable[[], Any]) -> str:
+            body = {"agent": "worker", "input": "go", "session": session}
+            async with client.stream("POST", "/v1/runs", json=body, headers=STREAM) as response:
+                events = read(response)
+                id: str = (await anext(events)).data["id"].partition("/")[0]
+                await until(reached)
+            return id
+
+        async def ended(run: str) -> dict[str, Any]:
+            answer = await client.get(f"/v1/runs/{run}/result", params={"wait": 10})
+            body: dict[str, Any] = answer.json()
+            return body
+
+        # the model's socket
+        provider.will(stalls({"content": "Dear "}))
+        run = await leave("model", lambda: provider.requests and provider.exchanges[-1].began.is_set())
+        assert await until(provider.exchanges[-1].gone.is_set) < BOUND
+        assert (await ended(run))["state"] == "cancelled"
+
+        # a function in a thread
+        provider.will(calls("heartbeat"))
+        run = await leave("thread", lambda: content(tmp_path / "beat"))
+        assert await until(lambda: content(tmp_path / "beat") == "stopped") < BOUND
+        assert (await ended(run))["state"] == "cancelled"
+
+        # a child process
+        provider.will(calls("child"))
+        run = await leave("child", lambda: content(tmp_path / "child"))
+        assert await until(lambda: content(tmp_path / "child") == "gone") < BOUND
+        assert (await ended(run))["state"] == "cancelled"
+
+        # what was done stays listed, the session is as before, and the next turn works
+        (effect,) = (await client.get("/v1/effects", params={"run": run})).json()["items"]
+        assert (effect["tool"], effect["attempt"]) == ("child", 1)
+        assert (await client.get("/v1/sessions/child/messages")).json()["items"] == []
+        provider.will(says("hello again"))
+        body = {"agent": "worker", "input": "hello", "session": "child"}
+        answer = await client.post("/v1/runs", json=body, headers={"prefer": "wait=20"})
+        assert answer.json()["text"] == "hello again"
+        told = [m["role"] for m in provider.exchanges[-1].body["messages"]]
+        assert told.count("user") >= 1
+        assert len((await client.get("/v1/sessions/child/messages")).json()["items"]) >= 2
+
+
+async def test_a_process_that_is_asked_to_stop_reaches_a_boundary_and_the_next_one_goes_on(
+    db: str, tmp_path: Path, provider: LoopbackServer
+) -> None:
+    provider.will(calls("slow"))
+    async with served(db, provider, tmp_path) as (process, url), httpx.AsyncClient(base_url=url, timeout=30) as client:
+        run = (await client.post("/v1/runs", json={"agent": "worker", "input": "go"})).json()["id"]
+        await until(lambda: content(tmp_path / "slow"))
+        async with client.stream("GET", f"/v1/runs/{run}/events") as response:
+            events = read(response)
+            first = await anext(events)
+            process.terminate()
+            body = {"agent": "worker", "input": "more"}
+            while (refused := await client.post("/v1/runs", json=body)).status_code == 202:
+                pass  # the signal is on its way
+            assert (refused.status_code, refused.json()["code"]) == (503, "draining")
+            assert int(refused.headers["retry-after"]) > 0
+            assert (await client.get("/readyz")).status_code == 503
+            (tmp_path / "go").touch()
+            told = [first, *[e async for e in events]]
+        assert await process.wait() == 0, process.errors
+        last = next(e.id for e in reversed(told) if e.id)
+        assert "effect.succeeded" in {e.event for e in told}
+        assert "run.completed" not in {e.event for e in told}
+    provider.will(says("it is done"), says("it is done"), says("it is done"), says("it is done"))
+    async with served(db, provider, tmp_path) as (_, url), httpx.AsyncClient(base_url=url, timeout=30) as client:
+        async with client.stream("GET", f"/v1/runs/{run}/events", headers={"last-event-id": last or ""}) as response:
+            rest = [e async for e in read(response)]
+        assert rest[-1].event == "run.completed"
+        stored = [e.id for e in [*told, *rest] if e.id]
+        assert stored == [f"{run}/{n + 1}" for n in range(len(stored))]
+    assert content(tmp_path / "done") == "done\n"
+
+
+def test_an_address_for_others_needs_a_token(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    env = {**os.environ, "ONDOL_DB": f"sqlite:///{tmp_path / 'ondol.db'}", "OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}
+    command = [sys.executable, "-m", "ondol", "serve", f"{APP}:rt", "--host", "0.0.0.0", "--port", "0"]
+    refused = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30)
+    assert refused.returncode == 2
+    assert "there is no token for them: 'ondol tokens create' makes one" in refused.stderr
