@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from cli.command import Done, ondol
 from door import Door, door
 from kit import Conversation, Gate
 
@@ -187,21 +187,20 @@ async def test_the_blocking_client_does_the_same(http: Door) -> None:
     assert await asyncio.to_thread(program) == ("done", "run.completed", "hello")
 
 
-async def test_commands_work_on_a_server(http: Door, db: str) -> None:
-    async def ondol(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "ondol", "--url", http.url, *words]
-        return await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=40)
+async def test_commands_work_on_a_server(http: Door, tmp_path: Path) -> None:
+    async def typed(*words: str) -> Done:
+        return await asyncio.to_thread(ondol, "--url", http.url, *words, cwd=tmp_path)
 
-    ran = await ondol("run", "payer", "pay", "--session", "s", "--operation-id", "k")
-    assert ran.returncode == 6, ran.stderr
+    ran = await typed("run", "payer", "pay", "--session", "s", "--operation-id", "k")
+    assert ran.code == 6, ran.err
     (ask,) = await http.app.runtime.asks()
-    assert f"ondol --url {http.url} asks approve {ask.id}" in ran.stderr
-    approved = await ondol("asks", "approve", ask.id, "--by", "lee")
-    assert approved.returncode == 0, approved.stderr
-    assert (await ondol("run", "payer", "pay", "--session", "s", "--operation-id", "k")).stdout.strip() == "done"
+    assert f"ondol --url {http.url} asks approve {ask.id}" in ran.err
+    approved = await typed("asks", "approve", ask.id, "--by", "lee")
+    assert approved.code == 0, approved.err
+    assert (await typed("run", "payer", "pay", "--session", "s", "--operation-id", "k")).out.strip() == "done"
     for words in (["runs"], ["effects"], ["sessions"], ["usage"], ["runs", "show", ask.run], ["sessions", "show", "s"],
                   ["context", ask.run], ["effects", "show", ask.effect or ""], ["runs", "watch", ask.run],
                   ["runs", "replay", ask.run, "--dry-run"], ["runs", "export", ask.run]):  # fmt: skip
-        done = await ondol(*words)
-        assert (done.returncode, done.stderr) == (0, ""), (words, done.stderr)
-        assert done.stdout.strip(), words
+        done = await typed(*words)
+        assert (done.code, done.err) == (0, ""), (words, done.err)
+        assert done.out.strip(), words
