@@ -41,7 +41,7 @@ async def unserved(rt: Runtime, run: Run) -> str | None:
         return None
     if (why := await rt.waits_for_driver(run)) is not None:
         return why
-    store = getattr(rt, "_store", None)  # a server has its own
+    store: Store | None = getattr(rt, "_store", None)  # a server has its own
     if isinstance(store, NeverDrives) and not await store.drivers():
         return f"no process drives {_name(store)}: start the program that defines the agent {run.agent!r}"
     return None
