@@ -306,7 +306,10 @@ def session_message_body(said: SessionMessage) -> SessionMessageBody:
 
 
 class ContextBody(TypedDict):
-    """What the model saw at a step. ``matches``: built again from what is stored, it has the recorded hash."""
+    """What the model saw at a step. ``matches``: built again from what is stored, it has the recorded hash.
+
+    ``compaction`` says what was left out from this step on, ``before`` holds the messages as they would have been.
+    """
 
     run: str
     step: int
@@ -315,12 +318,16 @@ class ContextBody(TypedDict):
     incomplete: bool
     definition: dict[str, Any]
     messages: list[dict[str, Any]]
+    compaction: dict[str, Any] | None
+    before: list[dict[str, Any]] | None
 
 
 def context_body(seen: SeenContext) -> ContextBody:
     return {
         "run": seen.run, "step": seen.step, "hash": seen.hash, "matches": seen.matches, "incomplete": seen.incomplete,
         "definition": values.encode(seen.definition), "messages": [message_body(m) for m in seen.messages],
+        "compaction": seen.compaction,
+        "before": None if seen.before is None else [message_body(m) for m in seen.before],
     }  # fmt: skip
 
 

@@ -356,6 +356,8 @@ class Calls:
         limit, state = self.served.bounds.limits.tool_output or limits.DEFAULT_TOOL_OUTPUT, self.drive.state
         if effect.parent is not None:
             return limit
+        if (policy := self.served.agent.context) is not None:  # a new result may not fill the budget: about a quarter
+            limit = min(limit, policy.budget)
         return outputs.share(limit, sum(e.parent is None for e in state.of_last_step))
 
     async def value_of(self, result: ToolResponse) -> Any:

@@ -17,6 +17,7 @@ from ondol.records import AskRow, EffectRow, RunRow, SessionRow
 from ondol.showing import called, card, exact, safe, short
 from ondol.transactions import Blocking, Decision
 from ondol.usage import Usage
+from ondol.view import View
 
 if TYPE_CHECKING:
     from ondol.runtime import Runtime
@@ -684,6 +685,8 @@ class SeenContext:
     """What the model saw at a step, built again from what is stored. ``matches``: its hash is the recorded one.
 
     ``incomplete``: the session that this one goes on from was erased, so that its messages are missing here.
+    ``leaves_out``: not all of the session is shown as it was said. ``compaction`` says what was left out from this step
+    on, if anything was: see ``events.ContextCompacted``. Then ``before`` are the messages as they would have been.
     """
 
     run: str
@@ -693,6 +696,9 @@ class SeenContext:
     hash: str
     matches: bool
     incomplete: bool = False
+    leaves_out: bool = False
+    compaction: dict[str, Any] | None = None
+    before: list[Message] | None = None
 
 
 class ContextPlace(NamedTuple):
@@ -701,6 +707,7 @@ class ContextPlace(NamedTuple):
     built: events.ContextBuilt
     shown: journal.Shown
     upto: int
+    compaction: events.ContextCompacted | None = None
 
 
 def context_place(run: str, batches: Iterable[journal.Batch], step: int | None) -> ContextPlace:
@@ -711,7 +718,8 @@ def context_place(run: str, batches: Iterable[journal.Batch], step: int | None) 
         for entry in batch.entries:
             state = journal.apply(state, entry, batch.at)
             if isinstance(entry, events.ContextBuilt) and step in (None, entry.step) and state.shown is not None:
-                found = ContextPlace(entry, state.shown, state.next_message)
+                less = state.compacted if state.compacted and state.compacted.step == entry.step else None
+                found = ContextPlace(entry, state.shown, state.next_message, less)
     if found is None:
         asked = f"run {run} has not asked the model yet"
         raise NotFound(asked if step is None else f"run {run} has no step {step}")
@@ -738,7 +746,13 @@ def seen_context(
     definition = values.loads(described)
     mine = {o: body for o, body in own.items() if o >= 0}
     seen, digest = context.rebuild(definition, place.shown, history, mine, place.upto, carried)
+    less, before = place.compaction, None
+    if less is not None:
+        then = place.shown._replace(view=View(**less.was))
+        before, _ = context.rebuild(definition, then, history, mine, place.upto, "")
     return SeenContext(
+        leaves_out=place.shown.view.last > 0, compaction=None if less is None else events.to_json(less)[1],
+        before=before,
         run=run, step=place.built.step, messages=seen, definition=values.decode(definition), hash=place.built.hash,
         matches=digest == place.built.hash, incomplete=incomplete,
     )  # fmt: skip

@@ -397,3 +397,32 @@ async def test_the_next_turn_reads_what_is_still_shown_and_not_all_that_was_said
             read.append(len(await rt._read(queries.read_window, row, row.shown.since, row.next_message)))
             assert len(await (await rt.get_session("s")).messages()) == 2 * (first + 20)
     assert max(read) <= min(read) + 4
+
+
+async def test_what_was_left_out_is_shown_before_and_after(db: str) -> None:
+    agent = Agent("a", model=ScriptedModel(wordy), context=ContextPolicy(budget=1_500, keep=1, summary="excerpt"))
+    async with Runtime(db, agents=[agent]) as rt:
+        runs = await talk(rt, agent, 20)
+        seen = [await rt.context(run.id) for run in runs]
+        compacted = [s for s in seen if s.compaction is not None]
+        assert compacted
+        for one in compacted:
+            assert one.before is not None
+            assert one.compaction is not None
+            assert one.compaction["after"] < one.compaction["before"]
+            assert len(one.before) > len(one.messages)
+        assert all(s.before is None for s in seen if s.compaction is None)
+
+
+async def test_a_new_result_does_not_fill_the_budget(db: str) -> None:
+    @tool(effect="read")
+    async def book() -> str:
+        return PAGE * 100
+
+    def reads(request: ModelRequest) -> Reply:
+        return [call("book"), call("book")] if request.step == 0 else "read"
+
+    model = ScriptedModel(reads, window=4_000)
+    agent = Agent("a", model=model, tools=[book], context=ContextPolicy(budget=4_000))
+    async with Runtime(db, agents=[agent]) as rt:
+        assert (await rt.run(agent, "go", session="s")).text == "read"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,6 +23,7 @@ async def context(
     cli: Cli,
     run: Annotated[str, typer.Argument(metavar="RUN")],
     step: Annotated[int | None, typer.Option("--step", metavar="N", min=1, help="The last one unless given.")] = None,
+    before: Annotated[bool, typer.Option("--before", help="As it would have been without what was left out.")] = False,
 ) -> None:
     """What the model saw at a step of a run. It is built again from what is stored, and compared with its hash."""
     async with cli.runtime() as rt:
@@ -37,14 +38,32 @@ async def context(
     if seen.incomplete:
         proof = "the session that this one goes on from was erased, and that part is missing here"
     tools = [tool["name"] for tool in seen.definition.get("tools", [])]
-    if outputs.blobs_of(seen.messages):
+    if outputs.blobs_of(seen.messages) or seen.leaves_out:
         tools.append(outputs.READ_MORE.name)
     cli.out.fields([
         ("run", seen.run), ("step", seen.step), ("hash", f"{seen.hash} ({proof})"),
         ("model", seen.definition.get("model")), ("tools", ", ".join(tools) or None),
     ])  # fmt: skip
-    for message in seen.messages:
+    if (less := seen.compaction) is not None:
+        cli.out.fields(_left_out(less))
+        shows = cli.command("context", run, "--step", str(seen.step), "--before")
+        cli.out.line("  what would have been sent:" if before else f"  '{shows}' shows it before")
+    for message in seen.before or [] if before else seen.messages:
         print_message(cli, message)
+
+
+def _left_out(less: dict[str, Any]) -> list[tuple[str, Any]]:
+    """What is shown less from this step on."""
+    was, now = less.get("was", {}), less.get("view", {})
+    names = {"results": "references", "reasoning": "no reasoning", "detail": "calls only named", "since": "not shown"}
+    moved = [(name, now[level]) for level, name in names.items() if now.get(level, 0) > was.get(level, 0)]
+    by = f"by the model {less['by']}" if less.get("by") else "an excerpt"
+    refused = f" (the model's was refused: {less['refused']})" if less.get("refused") else ""
+    return [
+        ("less from here on", f"about {less['after']} tokens instead of {less['before']}"),
+        *((f"  {name}", f"before m{place}") for name, place in moved),
+        ("  summary", by + refused if less.get("summary") else None),
+    ]  # fmt: skip
 
 
 def print_message(cli: Cli, message: Message, mark: str = "") -> None:
