@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chromium import CHROMIUM
 from postgres import FAST, Server
 
 from ondol.testing import Downstream
@@ -20,7 +21,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A job in the background of a shell ignores Ctrl-C, and so would every process that a test starts and interrupts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+_IN_A_BROWSER = "http/console/test_browser.py"
+collect_ignore = [] if CHROMIUM else [_IN_A_BROWSER]
+
 TOO_LONG = 60.0  # seconds; a test that waits for what never comes says so instead of standing still
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if not CHROMIUM:
+        terminalreporter.section("NOT RUN: the console in a browser", sep="!", red=True, bold=True)
+        terminalreporter.line(f"There is no Chromium, so nothing of {_IN_A_BROWSER} was run: apt-get install chromium")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -41,6 +51,7 @@ def _bounded(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[No
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--store", choices=("sqlite", "postgresql"), help="run everything that has a store on this one")
+    parser.addoption("--screenshots", metavar="DIR", help="keep pictures of the console in this folder")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import closing
 from importlib import resources
+from pathlib import Path
 
 import apsw
 import httpx
@@ -85,7 +86,8 @@ async def test_every_page_can_be_found_ones_way_about(at_home: House) -> None:
 )  # fmt: skip
 async def test_an_empty_page_says_the_command_that_fills_it(at_home: House, address: str, command: str) -> None:
     page = await at_home.page(address)
-    assert command.replace("…", f"sqlite:///{at_home.rt._store.path}") in page.text.replace("'", "")  # type: ignore[attr-defined]
+    path = getattr(at_home.rt._store, "path", None)  # a store that is no file is named by a variable
+    assert command.replace("…", f"sqlite:///{path}" if path else '"$ONDOL_DB"') in page.text.replace("'", "")
 
 
 async def test_home_says_what_needs_a_person(at_home: House) -> None:
@@ -150,22 +152,23 @@ async def test_lists_go_on_where_a_page_ends(at_home: House) -> None:
     assert "s055" in (await at_home.page(str(further["href"]))).text
 
 
-async def test_ten_thousand_runs_are_listed_quickly(at_home: House) -> None:
-    template = await at_home.rests("find", operation_id="ticket-7")
-    with closing(apsw.Connection(str(at_home.rt._store.path))) as other:  # type: ignore[attr-defined]
-        columns = [c[1] for c in other.execute("PRAGMA table_info(runs)") if c[1] != "n"]
-        made = {"id": "'r_' || k", "operation_id": "'o' || k", "session": "'s' || k"}
-        other.execute(
-            "WITH RECURSIVE k (k) AS (VALUES (1) UNION ALL SELECT k + 1 FROM k WHERE k < 10000) "
-            f"INSERT INTO runs ({', '.join(columns)}) SELECT {', '.join(made.get(c, c) for c in columns)} "
-            "FROM k, runs WHERE id = ?", [template.id],
-        )  # fmt: skip
-    took = []
-    for address in ("/runs", "/runs?state=completed", "/runs?before=r_5000", "/") * 2:
-        began = time.perf_counter()
-        page = await at_home.page(address)
-        took.append(time.perf_counter() - began)
-        assert "r_10000" in page.text or "r_4999" in page.text
+async def test_ten_thousand_runs_are_listed_quickly(tmp_path: Path) -> None:
+    async with house(f"sqlite:///{tmp_path / 'ondol.db'}") as h:
+        template = await h.rests("find", operation_id="ticket-7")
+        with closing(apsw.Connection(str(tmp_path / "ondol.db"))) as other:
+            columns = [c[1] for c in other.execute("PRAGMA table_info(runs)") if c[1] != "n"]
+            made = {"id": "'r_' || k", "operation_id": "'o' || k", "session": "'s' || k"}
+            other.execute(
+                "WITH RECURSIVE k (k) AS (VALUES (1) UNION ALL SELECT k + 1 FROM k WHERE k < 10000) "
+                f"INSERT INTO runs ({', '.join(columns)}) SELECT {', '.join(made.get(c, c) for c in columns)} "
+                "FROM k, runs WHERE id = ?", [template.id],
+            )  # fmt: skip
+        took = []
+        for address in ("/runs", "/runs?state=completed", "/runs?before=r_5000", "/") * 2:
+            began = time.perf_counter()
+            page = await h.page(address)
+            took.append(time.perf_counter() - began)
+            assert "r_10000" in page.text or "r_4999" in page.text
     assert max(map(min, zip(took[:4], took[4:], strict=True))) < 0.3, took  # the better of two: others use the machine
 
 

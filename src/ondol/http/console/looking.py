@@ -110,14 +110,14 @@ def _add_run(router: APIRouter, looks: Looks) -> None:
     async def run_page(request: Request, run: str) -> Response:
         caller = caller_in(request)
         found = await service.run(caller, run)
+        about = await _about(looks, caller, found)  # before its events: a page that is behind goes on to watch
         events = await chat.recorded(service.rt, found)
         rows = timeline(events, service.rt.clock.now())
         effects = {e.id: e for e in await service.effects(caller, run=run)}
         messages = await found.messages()
         return await looks.page(
             request, "run.html", tab="timeline", rows=rows, effects=effects, messages=messages,
-            last=events[-1].id if events else None, decided=_decided(await found.asks(None)),
-            **await _about(looks, caller, found),
+            last=events[-1].id if events else None, decided=_decided(await found.asks(None)), **about,
         )  # fmt: skip
 
     @router.get("/runs/{run}/context")

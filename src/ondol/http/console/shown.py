@@ -160,11 +160,14 @@ def address(path: str, *parts: str, **query: object) -> str:
 
 
 class Commands:
-    """What to type instead of pressing a button. ``file`` is the store's."""
+    """What to type instead of pressing a button. ``file`` is the store's; one that is no file is named by the variable
+    that holds its address, which may have a password in it."""
 
     def __init__(self, file: Path | None) -> None:
-        other = file is not None and file != Path(_DEFAULT_FILE).resolve()
-        self._store = ["--db", f"sqlite:///{file}"] if other else []
+        named = "" if file == Path(_DEFAULT_FILE).resolve() else ' --db "$ONDOL_DB"'
+        if named and file is not None:
+            named = f" --db {shlex.quote(f'sqlite:///{file}')}"
+        self._start = f"ondol{named} "
 
     def __call__(self, *words: str) -> str:
-        return shlex.join(["ondol", *self._store, *words])
+        return self._start + shlex.join(words)

@@ -28,7 +28,8 @@ class Row:
 
     ``state`` is one of a run or an effect, ``cut`` for what a dying process left, ``""`` for nothing to say. ``data``
     has what there is to say, by kind: a model's ``text``, ``model``, ``input``, ``output`` or ``error``, ``message``;
-    a tool's ``effect``, ``tool``, ``class``, ``arguments``, ``result``, ``attempt``, ``by``; the ``asks`` that are
+    a tool's ``effect``, ``tool``, ``class``, ``arguments``, ``result``, ``attempt``, ``by``; ``lost`` where nobody
+    knows when it ended; the ``asks`` that are
     waited for; of an end, ``code``, ``message``, ``text``.
     """
 
@@ -116,7 +117,7 @@ class _Told:
             case "started" if data["attempt"] > 1:
                 before = self.rows[self._open[key]]
                 if before.end is None:
-                    self._change(key, end=self.last or at, state="cut")
+                    self._change(key, end=self.last or at, state="cut", lost=True)
                 kept = {**before.data, "attempt": data["attempt"]}
                 self._begin(key, "tool", before.title, at, step=before.step, state="started", data=kept)
             case "started":
@@ -162,7 +163,7 @@ class _Told:
         for key in list(self._open):
             row = self.rows[self._open[key]]
             if row.end is None and row.kind in ("model", "tool"):
-                self._change(key, end=at, state="cut")
+                self._change(key, end=at, state="cut", lost=True)
                 if row.kind == "model":
                     self._open.pop(key)
 

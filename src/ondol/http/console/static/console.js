@@ -34,13 +34,14 @@ async function refresh() {
 
 function put(fresh) {
   const atEnd = innerHeight + scrollY >= document.body.scrollHeight - 120;
-  const said = document.getElementById("title")?.dataset.say ?? document.querySelector("[data-say]")?.dataset.say;
+  const was = document.getElementById("title")?.dataset.say ?? document.querySelector("[data-say]")?.dataset.say;
   for (const now of fresh.querySelectorAll("[data-live][id]")) {
     const old = document.getElementById(now.id);
     if (old) merge(old, now);
   }
   const after = document.getElementById("title")?.dataset.say ?? document.querySelector("[data-say]")?.dataset.say;
-  if (after && after !== said) document.getElementById("said").textContent = after;
+  if (after && after !== was) document.getElementById("said").textContent = after;
+  write();
   if (atEnd && document.getElementById("chat")) scrollTo(0, document.body.scrollHeight);
   decorate();
 }
@@ -63,17 +64,13 @@ function merge(old, now) {
   for (const gone of mine.values()) if (inUse(gone)) changedElsewhere(gone); else gone.remove();
 }
 
-// What a person did to the page stays: what they opened, and the piece of an answer that is not stored yet.
+// What a person did to the page stays.
 function keep(old, now) {
   const all = (selector) => [old, ...old.querySelectorAll(selector)].filter((e) => e.matches(selector));
   const same = (e, by) => [now, ...now.querySelectorAll(by)].find((other) => other.matches(by));
   for (const e of all("details[id]")) {
     const other = same(e, `details[id="${CSS.escape(e.id)}"]`);
     if (other) other.open = e.open;
-  }
-  for (const e of all("[data-draft]")) {
-    const other = same(e, `[data-draft="${CSS.escape(e.dataset.draft)}"]`);
-    if (other && !other.textContent) other.textContent = e.textContent;
   }
   for (const e of all("button.copy")) e.remove();
   for (const e of all("[data-has-copy]")) e.removeAttribute("data-has-copy");
@@ -141,16 +138,20 @@ function listen() {
   };
   for (const kind of KINDS) source.addEventListener(kind, (event) => {
     lastId = event.lastEventId;
-    if (kind === "model.started" || kind === "step.failed") for (const e of drafts(event)) e.textContent = "";
+    if (kind === "model.started" || kind === "step.failed") said.delete(drafted(event)[0]);
     later();
   });
   source.addEventListener("model.delta", (event) => {
-    if (JSON.parse(event.data).data.kind !== "text") return;
-    for (const e of drafts(event)) e.textContent += JSON.parse(event.data).data.text;
+    const [draft, data] = drafted(event);
+    if (data.kind !== "text") return;
+    said.set(draft, (said.get(draft) ?? "") + data.text);
+    write();
     follow();
   });
   source.addEventListener("message.snapshot", (event) => {
-    for (const e of drafts(event)) e.textContent = JSON.parse(event.data).data.text;
+    const [draft, data] = drafted(event);
+    said.set(draft, data.text);
+    write();
     follow();
   });
 }
@@ -164,10 +165,20 @@ async function comeBack() {
   setTimeout(() => { if (!source) listen(); }, wait);
 }
 
-function drafts(event) {
+// The answers that are being written, by run and step. Their place on the page may come after their first piece.
+const said = new Map();
+
+function drafted(event) {
   const { data, id } = JSON.parse(event.data);
   const run = data.run ?? id?.split("/")[0] ?? location.pathname.split("/").pop();
-  return document.querySelectorAll(`[data-draft="${CSS.escape(`${run}-${data.step}`)}"]`);
+  return [`${run}-${data.step}`, data];
+}
+
+function write() {
+  for (const e of document.querySelectorAll("[data-draft]")) {
+    const text = said.get(e.dataset.draft) ?? "";
+    if (e.textContent !== text) e.textContent = text;
+  }
 }
 
 function follow() {
