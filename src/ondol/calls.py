@@ -312,7 +312,7 @@ class Calls:
         try:
             ending = await looking.wait(self.drive.clock, tool.timeout.total_seconds(), self.drive.token)
         finally:
-            looking.future.cancel()  # nothing, if it is done
+            looking.leave()
         if ending != "done":
             return None if ending == "cancelled" else effects.OutcomeUnknown("check did not answer in time")
         match looking.future.result():

@@ -107,6 +107,11 @@ class InFlight(Generic[T]):
             if token is not None:
                 token.unlisten(on_cancel)
 
+    def leave(self) -> None:
+        """Nobody waits for it any more: it is asked to end, and how it ends is told to nobody."""
+        self.future.add_done_callback(lambda future: None if future.cancelled() else future.exception())
+        self.future.cancel()
+
     async def stop(self, clock: Clock, patience: timedelta) -> bool:
         """Ask it to end and wait for that; False if it goes on all the same."""
         if not self.in_thread:

@@ -259,7 +259,7 @@ class Drive:
             asking = InFlight.of_function(functools.partial(source.called, ctx), f"ondol-toolset-{source.name}")
         ending = await asking.wait(self.clock, source.timeout.total_seconds(), self.pause)
         found = asking.future.result() if ending == "done" else TimeoutError("it did not answer in time")
-        asking.future.cancel()  # nothing, if it is done
+        asking.leave()
         if not isinstance(found, BaseException):
             return found
         log.warning("run %s: toolset %s: %s: %s", self.row.id, source.name, type(found).__name__, found)
@@ -473,7 +473,7 @@ class Drive:
             await self._model_failed(error)
             return
         finally:
-            asking.future.cancel()
+            asking.leave()
         try:
             await self._write_answer(answer, tools)
         except CancelRequested:

@@ -57,7 +57,7 @@ async def ask_model(drive: Drive, asked: Sequence[Message], length: int) -> Made
         spent = {"asked": model.name, "input": error.input_tokens, "output": error.output_tokens} if billed else {}
         return Made(prompt=prompt, refused=redact(f"{error.kind}: {error}"), spent=spent)
     finally:
-        asking.future.cancel()
+        asking.leave()
     refused = carried.why_refused(answer.parts, answer.stop, length)
     if refused:
         return Made(prompt=prompt, refused=refused, spent=drive.spent(answer))
