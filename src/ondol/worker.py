@@ -234,6 +234,7 @@ class EmbeddedEngine:
             claimed = await self.store.write(transactions.claim, tenant, run, self.owner, self._now())
             if claimed is None:
                 return
+            self.streams.notify(run)  # it may sleep before it writes anything else
             drive = self.runner.drive(claimed, self.served[claimed.run.agent])
             driven = self._driven[run]
             driven.drive = drive
