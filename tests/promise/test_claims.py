@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import apsw
+import pytest
+
 from ondol import Agent, Runtime, transactions
 from ondol.clock import to_micros
 from ondol.testing import ScriptedModel
@@ -28,3 +31,20 @@ async def test_a_run_is_claimed_only_when_no_run_before_it_is_unfinished(tmp_pat
         again = await store.write(transactions.claim, "default", first.id, "you", now)
         assert again is not None
         assert again.claim.fence == 3  # every change of hands raises it
+
+
+async def test_the_file_itself_lets_no_two_runs_of_a_session_be_driven_or_wait(tmp_path: Path) -> None:
+    """Behind every other guard: whatever is written, by hand or by a fault of ours."""
+    file = tmp_path / "ondol.db"
+    agent = Agent("a", model=ScriptedModel(["hi"]))
+    async with Runtime(f"sqlite:///{file}") as driver, Runtime(f"sqlite:///{file}", agents=[agent]) as other:
+        assert driver.drives
+        for n in (1, 2):
+            await other.start(agent, f"turn {n}", session="s")
+    connection = apsw.Connection(str(file))
+    try:
+        for states in (("running", "running"), ("running", "waiting"), ("waiting", "waiting")):
+            with pytest.raises(apsw.ConstraintError, match="UNIQUE"):
+                connection.execute("UPDATE runs SET state = CASE place WHEN 0 THEN ? ELSE ? END", states)
+    finally:
+        connection.close()

@@ -79,7 +79,8 @@ def recorded(name: str, which: int, synchronous: str = "FULL") -> Recording:
 async def _record(name: str, which: int, synchronous: str) -> Recording:
     def opened(path: Path, opening: Opening = sqlite._open_for_writing) -> apsw.Connection:
         connection = opening(path)
-        connection.execute(f"PRAGMA synchronous = {synchronous}")
+        if synchronous != "FULL":  # which is how the store itself opens it
+            connection.execute(f"PRAGMA synchronous = {synchronous}")
         return connection
 
     pages = FEW_PAGES if which % 2 == 0 else sqlite._CHECKPOINT_PAGES
