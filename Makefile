@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench mutants torture clean
+.PHONY: demo test test-postgres lint bench mutants torture clean
 
 $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) 2>/dev/null \
@@ -26,6 +26,10 @@ lint: $(STAMP)
 test: lint
 	@command -v chromium >/dev/null || (apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium) >/dev/null 2>&1 || true
 	$(BIN)/pytest --numprocesses=auto --dist=worksteal
+
+# Everything that has a store, on PostgreSQL: longer than `make test`, which runs a part of it there.
+test-postgres: $(STAMP)
+	$(BIN)/pytest --store=postgresql tests/promise tests/cases tests/stores --numprocesses=auto --dist=worksteal
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/bench.py

@@ -39,7 +39,7 @@ class WorkModel:
 
 
 class OndolAdapter:
-    durability = "T0, T1, then one commit an answer and one an outcome, T8; SQLite WAL, synchronous=FULL"
+    durability = "T0, T1, then one commit an answer and one an outcome, T8; SQLite: WAL, synchronous=FULL"
 
     def __init__(self, ctx: Any) -> None:
         self.ctx, self.k = ctx, ctx.k
@@ -51,7 +51,13 @@ class OndolAdapter:
             return work.tool(record, fields)
 
         self.agent = Agent("bench", model=WorkModel(self.k), tools=[lookup])
-        self.runtime = Runtime(f"sqlite:///{self.sqlite_path()}", agents=[self.agent])
+        self.runtime = Runtime(self.url(), agents=[self.agent])
+
+    def url(self) -> str:
+        """The store: a database of the host's server where the backend says so, else a file."""
+        if self.ctx.backend == "postgres":
+            return str(self.ctx.dsn)
+        return f"sqlite:///{self.sqlite_path()}"
 
     def sqlite_path(self) -> str:
         return os.path.join(self.ctx.workdir, "db.sqlite")

@@ -20,7 +20,7 @@ from ondol.stores import postgres_statements
 from ondol.stores.jobs import Job
 from ondol.stores.postgres_place import AGAIN, LOCK_TIMEOUT, Place
 from ondol.stores.postgres_wire import ConnectionLost, Refused, Wire
-from ondol.transactions import Claim, NewRun, Statement
+from ondol.transactions import Changes, Claim, NewRun, Statement
 
 log = logger("ondol.store")
 
@@ -81,7 +81,11 @@ class _Undo(Exception):
 
 def _session(job: Job) -> Key | None:
     """The session outside of which the transaction changes nothing that another one could look at; None: not known."""
-    first = job.make.args[0] if isinstance(job.make, functools.partial) and job.make.args else None
+    if not isinstance(job.make, functools.partial) or not job.make.args:
+        return None
+    first, *others = *job.make.args, *job.make.keywords.values()
+    if any(isinstance(other, Changes) for other in others):  # a user's memory is shared by sessions
+        return None
     return (first.tenant, first.session) if isinstance(first, Claim | NewRun) else None
 
 

@@ -1,0 +1,99 @@
+"""Transactions that wait together share one COMMIT on PostgreSQL, and each sees what it would see alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import psycopg
+import pytest
+from kit import Conversation
+
+from ondol import Agent, Runtime
+from ondol.errors import InvalidInput
+from ondol.queries import get_meta
+from ondol.stores.postgres import PostgresStore
+from ondol.transactions import Tx, set_meta
+
+MANY = 64
+
+
+def talk() -> Agent:
+    return Agent("talk", model=Conversation({"hi": ["ho"]}))
+
+
+async def test_sessions_at_once_share_commits(new_database: Callable[[], str]) -> None:
+    agent = talk()
+    async with Runtime(new_database(), agents=[agent]) as rt:
+        await asyncio.gather(*(rt.run(agent, "hi", session=f"s{n}", operation_id=f"{n}") for n in range(MANY)))
+        store = rt._store
+        assert isinstance(store, PostgresStore)
+        group, alone = store.writers
+        assert group.transactions > 3 * MANY
+        assert group.commits < group.transactions / 3
+        assert alone.transactions < MANY / 4, "few of them were in each other's way"
+
+
+async def test_one_operation_sent_many_times_at_once_through_two_doors_is_one_run(
+    new_database: Callable[[], str],
+) -> None:
+    url, agent = new_database(), talk()
+    async with Runtime(url, agents=[agent]) as one, Runtime(url, agents=[agent]) as two:
+        sent = [rt.run(agent, "hi", session="s", operation_id="K") for _ in range(MANY // 2) for rt in (one, two)]
+        assert len({result.body for result in await asyncio.gather(*sent)}) == 1
+        assert len(await one.runs()) == 1
+
+
+async def test_many_sessions_driven_through_two_doors_at_once_do_not_stand_in_each_others_way(
+    new_database: Callable[[], str],
+) -> None:
+    """Groups of two processes lock sessions in any order: what meets a lock goes aside, and is done."""
+    url, agent = new_database(), talk()
+    async with Runtime(url, agents=[agent]) as one, Runtime(url, agents=[agent]) as two:
+        sent = [
+            rt.run(agent, "hi", session=f"s{n % 8}", operation_id=f"{door}{n}")
+            for n in range(MANY)
+            for door, rt in (("one", one), ("two", two))
+        ]
+        assert {result.text for result in await asyncio.gather(*sent)} == {"ho"}
+        for n in range(8):
+            session = await one.get_session(f"s{n}")
+            said = [m.message.role for m in await session.messages(limit=1000)]
+            assert said == ["user", "assistant"] * (2 * MANY // 8)
+            assert session.revision == 2 * MANY // 8
+
+
+async def test_a_lock_of_somebody_else_holds_up_only_what_needs_it(new_database: Callable[[], str]) -> None:
+    url, agent = new_database(), talk()
+    async with Runtime(url, agents=[agent]) as rt:
+        await asyncio.gather(*(rt.run(agent, "hi", session=s, operation_id=s) for s in ("held", "free")))
+        with psycopg.connect(url) as somebody:
+            somebody.execute("SELECT 1 FROM ondol.sessions WHERE id = 'held' FOR UPDATE")
+            held = asyncio.create_task(rt.run(agent, "hi", session="held", operation_id="held 2"))
+            for n in range(5):
+                assert (await rt.run(agent, "hi", session="free", operation_id=f"free {n}")).text == "ho"
+            assert not held.done()
+            somebody.rollback()
+        assert (await held).text == "ho"
+
+
+@pytest.mark.parametrize("value", [1 << 63, "\ud800", 1.5])
+async def test_a_value_that_cannot_be_stored_is_refused_and_disturbs_nobody(
+    new_database: Callable[[], str], value: object
+) -> None:
+    store = PostgresStore(new_database())
+    await store.open(lambda: None)
+
+    def refused() -> Tx[None]:
+        yield from set_meta("k0", "lost")
+        yield [("meta.set", {"key": "k0", "value": value})]
+
+    try:
+        results = await asyncio.gather(
+            *(store.write(set_meta, f"k{n}", "kept") for n in range(5)), store.write(refused), return_exceptions=True
+        )
+        assert results[:5] == [None] * 5
+        assert isinstance(results[5], InvalidInput)
+        assert [await store.read(get_meta, f"k{n}") for n in range(5)] == ["kept"] * 5
+    finally:
+        await store.close()
