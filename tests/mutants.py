@@ -34,6 +34,13 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
+        "doubt: an entry that may be there is not written once more",
+        "runner.py",
+        "if error is doubt and any(tx in args for tx in _ADDING):",
+        "if False:",
+        ("tests/promise/test_boundaries.py",),
+    ),
+    Mutant(
         "replay: each recorded success serves one equal call",
         "journal.py",
         "if r.effect != reused)",
