@@ -10,6 +10,7 @@ import pytest
 
 from ondol import (
     Agent,
+    Answer,
     Context,
     ContextPolicy,
     InvalidInput,
@@ -23,7 +24,7 @@ from ondol import (
     tool,
     transactions,
 )
-from ondol.messages import ToolResponse
+from ondol.messages import Text, ToolResponse
 from ondol.providers.script import Reply, estimate_tokens
 from ondol.testing import ScriptedModel, call
 
@@ -131,7 +132,12 @@ async def test_what_is_left_out_can_be_read_again(db: str) -> None:
     assert f"page 1: {PAGE}".strip() in read[0]
 
 
-SUMMARIES = {"empty": "  ", "a call": [call("note", text="x")], "too long": "on and on " * 2_000, "fails": None}
+SUMMARIES = {
+    "empty": "  ",
+    "a call": Answer(parts=(Text("A summary."), call("note", text="x"))),
+    "too long": "on and on " * 2_000,
+    "fails": None,
+}
 
 
 @pytest.mark.parametrize("what", SUMMARIES)
