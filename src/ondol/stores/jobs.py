@@ -7,11 +7,13 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from ondol.errors import OndolError
 from ondol.secret import logger
 from ondol.transactions import Tx
+
+T = TypeVar("T")
 
 log = logger("ondol.store")
 
@@ -94,3 +96,16 @@ def call(loop: asyncio.AbstractEventLoop | None, callback: Callable[[], Any]) ->
             loop.call_soon_threadsafe(callback)
     except RuntimeError:
         log.debug("the event loop is closed, nobody waits any more")
+
+
+async def to_its_end(work: asyncio.Future[T]) -> T:
+    """What a thread does cannot be cancelled: it is awaited, and then the cancellation travels on."""
+    cancelled: asyncio.CancelledError | None = None
+    while not work.done():
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    return work.result()

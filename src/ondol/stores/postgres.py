@@ -21,7 +21,7 @@ from typing import Any, ParamSpec, TypeVar
 from ondol.errors import NotFound, OndolError, StoreBusy, StoreCorrupt, StoreError, StoreFault
 from ondol.secret import logger
 from ondol.stores import postgres_schema
-from ondol.stores.jobs import Job, deliver, new_job
+from ondol.stores.jobs import Job, deliver, new_job, to_its_end
 from ondol.stores.postgres_listener import Listener
 from ondol.stores.postgres_place import Place
 from ondol.stores.postgres_wire import ConnectionLost, Refused, Wire
@@ -59,8 +59,8 @@ class PostgresStore:
         await asyncio.to_thread(postgres_schema.migrate, self.place)
         own = functools.partial(set.union, *(writer.ids for writer in self.writers))
         listener = Listener(self.place, asyncio.get_running_loop(), on_change, own)
-        await asyncio.to_thread(listener.start)
-        self._listener = listener
+        self._listener = listener  # also one that is still connecting is ended by ``close``
+        await to_its_end(asyncio.ensure_future(asyncio.to_thread(listener.start)))
         group, alone = self.writers
         self._threads = [
             threading.Thread(target=self._write_loop, args=(group,), name="ondol-writer", daemon=True),
@@ -73,19 +73,23 @@ class PostgresStore:
 
     async def close(self) -> None:
         threads, self._threads = self._threads, []  # from here on nothing is taken any more
-        if not threads:
-            return
-        group, alone, *readers = threads
-        for _ in readers:
-            self._reads.put(None)
-        self._writes.put(None)
-        await asyncio.to_thread(group.join)
-        self._alone.put(None)  # what the group left to it comes first
-        for thread in (alone, *readers):
-            await asyncio.to_thread(thread.join)
         listener, self._listener = self._listener, None
+        if threads or listener is not None:
+            await to_its_end(asyncio.ensure_future(asyncio.to_thread(self._end, threads, listener)))
+
+    def _end(self, threads: list[threading.Thread], listener: Listener | None) -> None:
+        if threads:
+            group, alone, *readers = threads
+            for _ in readers:
+                self._reads.put(None)
+            self._writes.put(None)
+            group.join()
+            self._alone.put(None)  # what the group left to it comes first
+            for thread in (alone, *readers):
+                thread.join()
         if listener is not None:
-            await asyncio.to_thread(listener.stop)
+            listener.wrote()  # what was written last, too
+            listener.stop()
 
     # --- who drives ---------------------------------------------------------------------------------------------
 
@@ -174,8 +178,8 @@ class PostgresStore:
             for job in jobs:
                 job.error = StoreFault(f"{self.place.name}: {type(fault).__name__}: {fault}")
             return []
-        if self._listener is not None:
-            self._listener.wrote()
+        if (listener := self._listener) is not None:
+            listener.wrote()
         return alone
 
     def _read_loop(self) -> None:

@@ -63,7 +63,10 @@ class Listener:
         """No lease any more: others may take over at once."""
         self._closing = True
         self._nudge()
-        self._thread.join()
+        if self._thread.ident is None:  # it could not begin
+            self._disconnect()
+        else:
+            self._thread.join()
         os.close(self._wake)
         os.close(self._wakes)
 

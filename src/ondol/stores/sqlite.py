@@ -40,7 +40,7 @@ from ondol.errors import (
     StoreTooNew,
 )
 from ondol.secret import logger
-from ondol.stores.jobs import Job, call, deliver, fail, new_job
+from ondol.stores.jobs import Job, call, deliver, fail, new_job, to_its_end
 from ondol.stores.migrations import migrations
 from ondol.stores.seats import Seat, Table
 from ondol.transactions import STATEMENTS, Row, Statement, Tx, set_meta
@@ -96,10 +96,10 @@ class SqliteStore:
         seat = Seat(table, _open_for_writing)
         taking = asyncio.ensure_future(asyncio.to_thread(_take, seat))
         try:
-            first = await _to_its_end(taking)
+            first = await to_its_end(taking)
         except asyncio.CancelledError:
             if taking.exception() is None:
-                await _to_its_end(asyncio.ensure_future(asyncio.to_thread(seat.leave)))
+                await to_its_end(asyncio.ensure_future(asyncio.to_thread(seat.leave)))
             raise
         self._threads = [
             threading.Thread(target=self._write_loop, args=(seat, *first), name="ondol-writer", daemon=True)
@@ -114,7 +114,7 @@ class SqliteStore:
     async def close(self) -> None:
         threads, self._threads = self._threads, []  # from here on nothing is taken any more
         if threads:
-            await _to_its_end(asyncio.ensure_future(asyncio.to_thread(self._end, *threads)))
+            await to_its_end(asyncio.ensure_future(asyncio.to_thread(self._end, *threads)))
 
     def _end(self, writer: threading.Thread, *readers: threading.Thread) -> None:
         for _ in readers:
@@ -516,19 +516,6 @@ def _translated(error: apsw.Error, path: Path) -> OndolError:
             new = StoreFault(f"{path}: {type(error).__name__}: {error}")
     new.__cause__ = error
     return new
-
-
-async def _to_its_end(work: asyncio.Future[T]) -> T:
-    """What a thread does cannot be cancelled: it is awaited, and then the cancellation travels on."""
-    cancelled: asyncio.CancelledError | None = None
-    while not work.done():
-        try:
-            await asyncio.wait([work])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
-    return work.result()
 
 
 def _take(seat: Seat) -> tuple[apsw.Connection, int]:

@@ -144,6 +144,7 @@ class StoreContract(abc.ABC):
         await asyncio.wait_for(on_a_thread(cancel_while_it_closes), _PATIENCE)
         async with self.opened(tmp_path) as again:
             assert await again.drives("another", []), "nobody holds that right any more"
+            assert list(await again.drivers()) == ["another"]
 
     async def test_a_read_sees_one_instant(self, tmp_path: Path) -> None:
         """Two batches of one read see the same, though another door wrote between them."""
