@@ -8,6 +8,7 @@ slow its body is, and what is in it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ _CHANGES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _JSON = "application/json"
 _FORM = "multipart/form-data"
 _URLENCODED = "application/x-www-form-urlencoded"  # plain forms of the console's pages
+_LINGER = 2.0  # seconds in which the rest of a body that is refused may come
 _OPENS_OR_CLOSES = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]', re.S)
 
 
@@ -45,10 +47,11 @@ _OPENS_OR_CLOSES = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]', re.S)
 class Limits:
     """What a request may be.
 
-    ``body`` and ``upload`` are bytes of a JSON and of a multipart body, ``depth`` is how deep JSON may nest,
-    ``body_time`` the seconds in which a body must be there.
+    ``headers`` are bytes of all headers, ``body`` and ``upload`` of a JSON and of a multipart body; ``depth`` is how
+    deep JSON may nest, ``body_time`` the seconds in which a body must be there.
     """
 
+    headers: int = 32_768
     body: int = 32_000_000
     upload: int = 64_000_000
     depth: int = 100
@@ -88,9 +91,14 @@ class Guard:
             started = started or message["type"] == "http.response.start"
             await send(message)
 
+        if (size := sum(len(name) + len(value) for name, value in scope["headers"])) > self.admission.limits.headers:
+            error = TooLarge(f"the headers of the request have {size} bytes, and no more than are usual is taken")
+            await _refuse(problem(error, 431), scope, receive, send, close=True)
+            return
         try:
             await self._admit(scope, body)
         except OndolError as error:
+            await body.discard()
             await _refuse(problem(error), scope, receive, send, close=not body.is_read)
             return
         door = scope["state"]["caller"].door if scope["state"]["caller"] is not None else "http"
@@ -100,6 +108,7 @@ class Guard:
         except (TooLarge, TooSlow) as error:  # of the body, which the application was reading
             if started:
                 raise
+            await body.discard()
             await _refuse(problem(error), scope, receive, send, close=True)
         finally:
             THROUGH.reset(token)
@@ -227,6 +236,16 @@ class _Body:
                 raise self._too_large()
             self.is_read = not message.get("more_body")
         return message
+
+    async def discard(self) -> None:
+        """Take what is still coming, for a moment: a client that is cut off while it sends does not hear why."""
+        if self.is_read:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER):
+                while not self.is_read:
+                    message = await self._receive()
+                    self.is_read = message["type"] == "http.disconnect" or not message.get("more_body")
 
     def _too_large(self) -> TooLarge:
         return TooLarge(f"the body of the request has more than {self._limit} bytes, and no more is taken: send less")

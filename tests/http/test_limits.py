@@ -1,0 +1,180 @@
+"""What is too large, too deep, too slow or too much is refused before anything of it is written."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+from door import Door, door, read
+from kit import Gate
+
+from ondol import Agent, Context, Limits, Runtime
+from ondol.events import Event
+from ondol.http import guard, serving, sse
+from ondol.http.drain import Drain
+from ondol.http.guard import Admission
+from ondol.testing import ScriptedModel, call
+
+JSON = {"content-type": "application/json"}
+SMALL = Admission(limits=guard.Limits(body=2000, upload=4000, depth=20, body_time=1.0))
+
+
+@pytest.fixture
+async def http(db: str) -> AsyncIterator[Door]:
+    hello = Agent("hello", model=ScriptedModel(lambda _: "hello"), limits=Limits(attachments=2))
+    async with Runtime(db, agents=[hello]) as rt, door(rt, SMALL) as opened:
+        yield opened
+
+
+def body(**more: object) -> dict[str, object]:
+    return {"agent": "hello", "input": "hi", **more}
+
+
+async def test_what_is_too_large_is_413_and_too_deep_422(http: Door) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(5):
+            yield b" " * 1000
+
+    file = {"name": "a.txt", "data": base64.b64encode(b"x").decode()}
+    deep: object = 1
+    for _ in range(30):
+        deep = [deep]
+    for content, status in [
+        (json.dumps(body(input="x" * 3000)).encode(), 413), (chunks(), 413),
+        (json.dumps(body(attachments=[file] * 3)).encode(), 413),
+        (json.dumps(body(metadata={"a": deep})).encode(), 422),
+    ]:  # fmt: skip
+        answer = await http.client.post("/v1/runs", content=content, headers=JSON)
+        assert answer.status_code == status, answer.text
+    form = await http.client.post("/v1/runs", data={"agent": "hello", "input": "hi"},
+                                  files={"attachments": ("a.txt", b"x" * 5000)})  # fmt: skip
+    assert form.status_code == 413
+    assert await http.app.runtime.runs() == []
+
+
+async def test_files_come_by_form_and_by_json_and_go_out_as_downloads(http: Door) -> None:
+    page = b"<script>alert(1)</script>"
+    files = {"attachments": ("../evil.html", page, "text/html")}
+    by_form = await http.client.post("/v1/runs", data={"agent": "hello", "input": "hi"}, files=files,
+                                     headers={"idempotency-key": "k"})  # fmt: skip
+    attachment = {"name": "evil.html", "data": base64.b64encode(page).decode(), "media_type": "text/html"}
+    by_json = await http.client.post("/v1/runs", json=body(attachments=[attachment]), headers={"idempotency-key": "k"})
+    assert (by_form.status_code, by_json.status_code) == (202, 202), (by_form.text, by_json.text)
+    assert by_form.json()["id"] == by_json.json()["id"]  # the same operation
+    run = await http.app.runtime.get_run(by_form.json()["id"])
+    (digest,) = await http.app.runtime.blobs_of(run.id)
+    given = await http.client.get(f"/v1/runs/{run.id}/blobs/{digest}")
+    assert given.content == page
+    assert given.headers["content-disposition"].startswith("attachment")
+    assert (given.headers["content-type"], given.headers["x-content-type-options"]) == (
+        "application/octet-stream", "nosniff",
+    )  # fmt: skip
+    assert (await http.client.get(f"/v1/runs/{run.id}/blobs/{'0' * 64}")).status_code == 404
+
+
+async def raw(http: Door, *pieces: bytes) -> bytes:
+    """What comes back for these bytes, when the server closes."""
+    host, _, port = http.url.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+        return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+async def test_a_slow_client_holds_no_place(http: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "_HEADERS_TIME", 0.2)
+    assert await raw(http, b"GET /healthz HT") == b""  # cut off
+    assert await raw(http) == b""
+    head = b"POST /v1/runs HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: 50\r\n\r\n"
+    assert b"408 Request Timeout" in await raw(http, head, b'{"agent"')
+    large = b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\nx: " + b"x" * 40_000 + b"\r\n\r\n"
+    assert b"431 " in await raw(http, large)
+
+
+async def test_each_part_of_an_answer_is_sent_at_once(http: Door) -> None:
+    await http.client.get("/healthz")
+    (connection,) = http.server.server_state.connections
+    of_it = connection.transport.get_extra_info("socket")  # type: ignore[union-attr]
+    assert of_it.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+async def test_a_queue_that_is_full_says_when_to_come_back(db: str) -> None:
+    gate = Gate()
+
+    async def slow(ctx: Context[None]) -> str:
+        """Take long."""
+        await gate.wait()
+        return "done"
+
+    agent = Agent("slow", model=ScriptedModel([[call("slow")], "done"]), tools=[slow], limits=Limits(queue=0))
+    async with Runtime(db, agents=[agent]) as rt, door(rt) as http:
+        sent = {"agent": "slow", "input": "go", "session": "s"}
+        first = await http.client.post("/v1/runs", json=sent, headers={"idempotency-key": "k"})
+        await gate.reached.wait()
+        full = await http.client.post("/v1/runs", json=sent)
+        assert (full.status_code, full.json()["code"]) == (429, "queue_full")
+        assert int(full.headers["retry-after"]) > 0
+        again = {"idempotency-key": "k", "prefer": "wait=0"}
+        running = await http.client.post("/v1/runs", json=sent, headers=again)
+        assert (running.status_code, running.json()["run"]) == (409, first.json()["id"])
+        gate.open()
+
+
+async def test_a_reader_that_does_not_read_is_disconnected_and_told_nothing_false() -> None:
+    """Its stream stops between two events: what it has is a beginning, and it comes back for the rest."""
+    from datetime import UTC, datetime
+
+    async def events() -> AsyncIterator[Event]:
+        n = 0
+        while True:
+            n += 1
+            yield Event(type="step.started", data={"step": n}, at=datetime.now(UTC), id=f"r_1/{n}")
+
+    sent: list[bytes] = []
+    full, never = 5, asyncio.Event()
+
+    async def send(message: object) -> None:
+        assert isinstance(message, dict)
+        if len(sent) == full:
+            await never.wait()
+        sent.append(message.get("body", b""))
+
+    async def receive() -> dict[str, str]:
+        await never.wait()
+        return {"type": "http.disconnect"}
+
+    stream = sse.EventStream(events(), Drain(), patience=0.05)
+    with pytest.raises(ConnectionAbortedError):
+        await stream({"type": "http"}, receive, send)  # type: ignore[arg-type]
+    assert len(sent) == full
+    assert all(chunk.endswith(b"\n\n") for chunk in sent if chunk)
+
+
+async def test_while_nothing_happens_a_stream_shows_that_it_is_alive(db: str) -> None:
+    gate = Gate()
+
+    async def slow(ctx: Context[None]) -> str:
+        """Take long."""
+        await gate.wait()
+        return "done"
+
+    agent = Agent("slow", model=ScriptedModel([[call("slow")], "done"]), tools=[slow])
+    async with Runtime(db, agents=[agent]) as rt, door(rt, heartbeat=0.05) as http:
+        run = (await http.client.post("/v1/runs", json={"agent": "slow", "input": "go"})).json()["id"]
+        async with http.client.stream("GET", f"/v1/runs/{run}/events") as response:
+            async for line in response.aiter_lines():
+                if line == ": .":
+                    break
+        gate.open()
+        async with http.client.stream("GET", f"/v1/runs/{run}/events") as response:
+            assert [e.event async for e in read(response)][-1] == "run.completed"
