@@ -6,10 +6,7 @@ a child process.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
-import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -17,44 +14,17 @@ from typing import Any
 import httpx
 import pytest
 from door import read
+from http_served import APP, BOUND, calls, content, served, until
 from providers.loopback import LoopbackServer
-from providers.openai_server import call, calling, says, stalls, streams
+from providers.openai_server import says, stalls
 
-from ondol.testing import Process
-
-APP = Path(__file__).with_name("serving_app.py")
-BOUND = 2.0  # seconds within which all has stopped
 STREAM = {"accept": "text/event-stream"}
-
-
-@contextlib.asynccontextmanager
-async def served(db: str, provider: LoopbackServer, here: Path, *more: str) -> AsyncIterator[tuple[Process, str]]:
-    env = {"ONDOL_DB": db, "OPENAI_BASE_URL": f"http://{provider.host}/v1", "HERE": str(here)}
-    async with Process(["-m", "ondol", "serve", f"{APP}:rt", "--port", "0", *more], env=env) as process:
-        yield process, (await process.line("serving")).rpartition(" ")[2]
 
 
 @pytest.fixture
 async def provider() -> AsyncIterator[LoopbackServer]:
     async with LoopbackServer().running() as server:
         yield server
-
-
-async def until(seen: Callable[[], Any], within: float = 20.0) -> float:
-    """The seconds until something can be seen from outside, where nothing tells us."""
-    began = time.monotonic()
-    async with asyncio.timeout(within):
-        while not seen():  # noqa: ASYNC110 - a file or a socket of another process
-            await asyncio.sleep(0.01)
-    return time.monotonic() - began
-
-
-def content(path: Path) -> str:
-    return path.read_text() if path.exists() else ""
-
-
-def calls(tool: str) -> Any:
-    return streams(calling(call(0, "c1", tool, "{}")), finish="tool_calls")
 
 
 async def test_a_client_that_goes_away_stops_everything_that_its_run_does(
