@@ -65,7 +65,7 @@ async def letter(ctx: Context[House], to: str) -> str:
 # --- the wire ---------------------------------------------------------------------------------------------------
 
 
-def _text(wire: Wire, *said: Any, finish: Any = "end") -> str:
+def _text(wire: Wire, *said: Any, finish: Any) -> str:
     frames = wire.frames(said, finish, Spent())
     return "".join(
         (f"event: {e}\n" if e else "") + f"data: {d if isinstance(d, str) else json.dumps(d)}\n\n" for d, e in frames
@@ -79,7 +79,7 @@ def _cut(chosen: random.Random, wire: Wire, *said: Any, how: str) -> Behaviour:
         if not wants_stream(exchange):
             exchange.drop()
             return
-        whole = _text(wire, *said)
+        whole = _text(wire, *said, finish=None)  # with its finish it would be complete, whatever is missing then
         await exchange.open_stream()
         await exchange.send_raw(whole[: chosen.randrange(1, len(whole))])
         if how == "drops":
