@@ -85,7 +85,7 @@ async def measure(size: int) -> None:
         fill(file, texts)
         filled = time.perf_counter() - began
         async with Runtime(f"sqlite:///{file}") as rt:
-            at_one, at_five, took = [], [], []
+            at_one, at_five, took, missed = [], [], [], []
             for query in LABELLED["queries"]:
                 wanted = {facts[n] for n in query["facts"]}
                 for _ in range(ROUNDS):
@@ -95,12 +95,16 @@ async def measure(size: int) -> None:
                 said = [f.text for f in found]
                 at_one.append(bool(said) and said[0] in wanted)
                 at_five.append(bool(wanted & set(said)))
+                if not at_five[-1]:
+                    missed.append(query["query"])
         took.sort()
         print(
             f"{size:>9,} facts  found first {sum(at_one)}/{len(at_one)}  among five {sum(at_five)}/{len(at_five)}  "
             f"median {statistics.median(took) * 1e3:.1f} ms  slowest {took[-1] * 1e3:.1f} ms  "
             f"{file.stat().st_size / 1e6:,.0f} MB, filled in {filled:.0f} s"
         )
+        for query in missed:
+            print(f"           missed: {query}")
 
 
 if __name__ == "__main__":
