@@ -75,7 +75,9 @@ class Deliveries:
         return self.deliver is not None or (memory is not None and memory.extract is not None)
 
     def look(self) -> None:
-        self._wake.set()
+        """There may be something to tell. Where nobody listens, nobody looks."""
+        if self.deliver is not None or any(self.wants(agent) for agent in self.served):
+            self._wake.set()
 
     async def run(self) -> None:
         """Tell what is due, until cancelled."""

@@ -287,8 +287,9 @@ async def test_an_agent_without_a_memory_reads_and_writes_nothing_for_it(db: str
 
     monkeypatch.setattr(sqlite, "_rows", watched)
     async with runtime(db, plain) as rt:
-        await rt.run(plain, "hello", user="kim")
-        turn = [n for n in names if n.startswith(("fact.", "posting.", "space.")) and n != "fact.expired"]
+        for _ in range(3):
+            await rt.run(plain, "hello", user="kim")
+    turn = [n for n in names if n.startswith(("fact.", "posting.", "space.", "outbox.")) and n != "fact.expired"]
     assert turn == []
 
 
