@@ -6,10 +6,12 @@ import json
 from collections.abc import AsyncIterator
 
 import pytest
-from house import House, house
+from house import House, house, visitor
 from kit import until
 
+from ondol import Agent, ContextPolicy, Runtime
 from ondol.handles import Ask
+from ondol.testing import ScriptedModel
 
 
 @pytest.fixture
@@ -187,6 +189,25 @@ async def test_an_unknown_effect_is_settled_by_what_somebody_saw(h: House) -> No
     assert "already decided" in late.text
     (act,) = [a for a in await h.rt.audit() if "happened" in a.act]
     assert (act.by, act.note) == ("lee", "it is in the outbox")
+
+
+async def test_a_request_that_is_too_large_is_decided_like_any_ask(db: str) -> None:
+    model = ScriptedModel(lambda request: "so it is, as far as anybody knows " * 20)
+    policy = ContextPolicy(budget=1_200, on_overflow="ask", keep=1, summary="excerpt")
+    agent = Agent("talks", model=model, context=policy)
+    async with Runtime(db, agents=[agent]) as rt, visitor(rt) as client:
+        h, asks = House(rt, client), list[Ask]()
+        while not asks:
+            run = await rt.start(agent, "and then?", session="s")
+            async for _ in run.events():
+                pass
+            asks = await run.asks()
+        page = await h.page("/")
+        assert "budget 1200" in page.text
+        assert [b["value"] for b in page.all("button", name="decision")] == ["compact", "drop", "raise", "fail"]
+        await h.post(f"/asks/{asks[0].id}", **page.fields(f"/asks/{asks[0].id}"), decision="compact", by="lee")
+        await run.result()
+        assert (await rt.get_ask(asks[0].id)).decision == "compact"
 
 
 # --- runs -------------------------------------------------------------------------------------------------------

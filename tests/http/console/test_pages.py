@@ -16,11 +16,11 @@ from house import House, house, visitor
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from ondol import Runtime, access
+from ondol import Agent, ContextPolicy, Runtime, access
 from ondol.events import KINDS
 from ondol.http.console import looking, shown
 from ondol.http.guard import Admission
-from ondol.testing import ManualClock
+from ondol.testing import ManualClock, ScriptedModel
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ async def test_ten_thousand_runs_are_listed_quickly(tmp_path: Path) -> None:
                 "FROM k, runs WHERE id = ?", [template.id],
             )  # fmt: skip
         took = []
-        for address in ("/runs", "/runs?state=completed", "/runs?before=r_5000", "/") * 2:
+        for address in ("/runs", "/runs?state=completed", "/runs?before=r_5000", "/runs?agent=support") * 2:
             began = time.perf_counter()
             page = await h.page(address)
             took.append(time.perf_counter() - began)
@@ -245,6 +245,22 @@ async def test_below_a_folder_every_address_is_below_it(db: str) -> None:
                     for a in ("href", "src", "action"):
                         assert attributes.get(a, "#").startswith(("/floor/", "#")), (tag, attributes)
             assert (await below.post("/floor/theme", theme="dark", next="/runs")).to == "/floor/runs"
+
+
+async def test_a_compaction_shows_what_is_left_out_and_what_stands_for_it(db: str) -> None:
+    model = ScriptedModel(lambda request: f"answer {len(request.messages)} " + "and so on " * 30)
+    agent = Agent("talks", model=model, context=ContextPolicy(budget=1_500, keep=1, summary="excerpt"))
+    async with Runtime(db, agents=[agent]) as rt, visitor(rt) as client:
+        for n in range(30):
+            run = await rt.start(agent, f"question {n}", session="s")
+            await run.result()
+            if (less := (await rt.context(run.id)).compaction) is not None:
+                break
+        assert less is not None
+        page = await House(rt, client).page(f"/runs/{run.id}/context")
+        assert "Compacted from this step on" in page.text
+        assert "An excerpt stands for the oldest turns" in page.text
+        assert "question 0" in page.text.partition("No longer shown, or shown shorter")[2]
 
 
 async def test_what_was_erased_is_said_to_be(at_home: House) -> None:

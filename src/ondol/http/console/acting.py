@@ -165,7 +165,7 @@ def _word(form: FormData, ask: Ask) -> Word:
             return Word(kind="approve", arguments=_object(_text(form, "arguments")), by=by)
         case "answer":
             return Word(kind=kind, value=_answer(_text(form, "value"), ask.schema or {}), reason=reason, by=by)
-        case "deny" | "resume" | "fail":
+        case "deny" | "resume" | "fail" | "compact" | "drop" | "raise":
             return Word(kind=kind, reason=reason, by=by)
         case _:
             raise InvalidInput("the form says nothing that this ask understands: load the page again")

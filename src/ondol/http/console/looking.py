@@ -26,6 +26,7 @@ from ondol.spending import UsageBy, UsageLine
 _PER_PAGE = 50
 _TURNS = 20  # of a conversation, on one page
 _EVENTS = 300  # of a run, on one page
+_SUMMED_EVERY = timedelta(seconds=15)  # today's tokens
 _LATELY = timedelta(days=7)  # a failure older than that needs nobody any more
 RUN_STATES = ("queued", "running", "waiting", "parked", "completed", "failed", "cancelled", "expired", "joined")
 EFFECT_STATES = (
@@ -42,7 +43,7 @@ def add_to(router: APIRouter, looks: Looks) -> None:
 
 
 def _add_lists(router: APIRouter, looks: Looks) -> None:
-    service = looks.service
+    service, today = looks.service, _Today(looks)
 
     @router.get("/")
     async def home(request: Request) -> Response:
@@ -53,14 +54,14 @@ def _add_lists(router: APIRouter, looks: Looks) -> None:
             service.asks(caller, limit=50), service.runs(caller, state="failed", limit=8),
             service.runs(caller, limit=8),
         )  # fmt: skip
-        today = await _today(looks, caller)
+        day = await today.of(caller)
         unknown = [a for a in asks if a.kind == "unknown_effect"]
         stopped = [a for a in asks if a.kind in ("parked", "definition_changed")]
         return await looks.page(
             request, "home.html", caller=caller, recent=recent.items,
             asks=[a for a in asks if a not in unknown and a not in stopped], unknown=unknown, stopped=stopped,
             failed=[r for r in failed.items if r.ended_at is None or r.ended_at > now - _LATELY],
-            today=today, today_tokens=0 if today is None else _counted(today), agents=service.agents(caller),
+            today=day, today_tokens=0 if day is None else _counted(day), agents=service.agents(caller),
         )  # fmt: skip
 
     @router.get("/runs")
@@ -133,10 +134,10 @@ def _add_run(router: APIRouter, looks: Looks) -> None:
                 raise
             seen = None
         parts = share.shares(seen) if seen is not None else []
-        compacted = [e for e in events if e.type == "context.compacted" and seen and e.data["step"] <= seen.step]
+        less = [m for m in seen.before if m not in seen.messages] if seen is not None and seen.before else []
         return await looks.page(
             request, "context.html", tab="context", seen=seen, steps=steps, parts=parts,
-            shown_tokens=share.total(parts), compacted=compacted, **await _about(looks, caller, found),
+            shown_tokens=share.total(parts), less=less, **await _about(looks, caller, found),
         )  # fmt: skip
 
     @router.get("/runs/{run}/effects")
@@ -342,10 +343,22 @@ def _midnight(looks: Looks) -> datetime:
     return looks.service.rt.clock.now().astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
-async def _today(looks: Looks, caller: Caller) -> UsageLine | None:
-    """What was taken today, in all; None where nothing was, or where it is not the caller's to know."""
-    try:
-        lines = await looks.service.usage(caller, by="day", since=_midnight(looks))
-    except Forbidden:
-        return None
-    return lines[-1] if lines else None
+class _Today:
+    """What was taken today, of each tenant. To sum it up goes over all runs of the day, so it is not done each time."""
+
+    def __init__(self, looks: Looks) -> None:
+        self._looks = looks
+        self._known: dict[str, tuple[datetime, UsageLine | None]] = {}
+
+    async def of(self, caller: Caller) -> UsageLine | None:
+        """None where nothing was, or where it is not the caller's to know."""
+        now, midnight = self._looks.service.rt.clock.now(), _midnight(self._looks)
+        at, line = self._known.get(caller.tenant, (None, None))
+        if at is None or caller.user is not None or not midnight <= at <= now < at + _SUMMED_EVERY:
+            try:
+                lines = await self._looks.service.usage(caller, by="day", since=midnight)
+            except Forbidden:
+                return None
+            line = lines[-1] if lines else None
+            self._known[caller.tenant] = now, line
+        return line

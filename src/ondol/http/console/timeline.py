@@ -55,7 +55,8 @@ def timeline(events: Iterable[Event], now: datetime) -> list[Row]:
     told = _Told()
     for event in events:
         told.add(event)
-    return _drawn(list(told.rows.values()), max(now, told.last) if told.last is not None else now)
+    begun = sorted(told.rows.values(), key=lambda row: row.start)
+    return _drawn(begun, max(now, told.last) if told.last is not None else now)
 
 
 class _Told:
