@@ -288,7 +288,7 @@ async def test_the_five_minutes_of_the_readme_killed_resumed_and_settled_while_w
     (tmp_path / "support.py").write_text(program)
     section = README[README.index("### In a browser") :].partition("\n## ")[0]
     with_crash, again = re.findall(r"^\$ (.*)$", section, re.M)
-    asked, start, approve, _, happened = re.findall(
+    _, asked, start, approve, _, happened = re.findall(
         r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", section, flags=re.M | re.S)
     )
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -96,7 +96,7 @@ async def test_home_says_what_needs_a_person(at_home: House) -> None:
     await everything(at_home)
     page = await at_home.page("/")
     assert "Nothing waits" not in page.text
-    assert "2 open asks 1 unknown effects 1 failed in 7 days 0 parked" in page.text
+    assert "2 open asks 1 unknown effect 1 failed in 7 days 0 parked" in page.text
     assert "Delete the mailbox too?" in page.text
     assert "model_auth the script says auth" in page.text
 
