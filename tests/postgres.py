@@ -32,6 +32,15 @@ _ALWAYS = {
 }  # fmt: skip
 
 
+#: A session of tests that is killed leaves no server behind.
+_GUARD = """
+while kill -0 "$1"; do sleep 2; done
+kill -QUIT "$(head -n 1 "$2/data/postmaster.pid")"
+sleep 2
+rm -rf "$2"
+"""
+
+
 class Server:
     """One server in a folder of its own, on a port of the loopback."""
 
@@ -67,6 +76,10 @@ class Server:
     def init(self) -> Server:
         options = ["--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync", "-U", "postgres"]
         self.run("initdb", "-D", str(self.data), *options)
+        self._guard = subprocess.Popen(
+            ["sh", "-c", _GUARD, "guard", str(os.getpid()), str(self.folder)], start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
         return self
 
     def start(self) -> Server:
@@ -80,6 +93,8 @@ class Server:
         self.run("pg_ctl", "stop", "-w", "-D", str(self.data), "-m", mode)
 
     def remove(self) -> None:
+        self._guard.kill()
+        self._guard.wait()
         self.stop("immediate")
         shutil.rmtree(self.folder, ignore_errors=True)
 

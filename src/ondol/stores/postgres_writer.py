@@ -209,7 +209,7 @@ class Writer:
                     place += n
                     if refused.place < place:
                         raise _Undo([member], refused) from None
-                raise _Undo([m for m, _, _ in sent], refused) from None
+                raise _Undo(going, refused) from None
             for member, locks_sent, n in sent:
                 own = slice(place + locks_sent, place + n)
                 member.changed = member.changed or any(wire.changed[own])
