@@ -14,6 +14,8 @@ from ondol.access import Scope
 from ondol.http.guard import Admission
 from ondol.testing import ScriptedModel, call
 
+pytestmark = pytest.mark.both_stores
+
 
 @tool(approve=True)
 def pay(amount: int) -> str:
