@@ -79,15 +79,15 @@ class Conversation:
     @property
     def is_cut(self) -> bool:
         """Is there a result that was too long to be shown whole?"""
-        return self._is_cut or self.history.is_cut
+        return self._is_cut or self._history.is_cut
 
     def blobs(self) -> dict[str, Blob]:
         """What of it, and of the session before it, is kept as a blob because it is too long to be shown."""
-        return outputs.blobs_of([i.message for i in (*self.history.items, *self._sendable.values())])
+        return outputs.blobs_of([i.message for i in (*self._history.items, *self._sendable.values())])
 
     def own_message(self, place: int) -> Message | None:
         """The run's own message at that place of the session."""
-        return self.messages.get(place - self.history.until) if place >= self.history.until else None
+        return self.messages.get(place - self._history.until) if place >= self._history.until else None
 
     def shown_to(self, provider: str, history: History) -> Conversation:
         """The same conversation, as another provider takes it."""
@@ -101,7 +101,7 @@ class Conversation:
         places in the session."""
         ordinals = sorted(self.bodies)
         sent = [self._sendable[o] for o in ordinals if o in self._sendable]
-        return [self.bodies[o] for o in ordinals], [i._replace(place=self.history.until + i.place) for i in sent]
+        return [self.bodies[o] for o in ordinals], [i._replace(place=self._history.until + i.place) for i in sent]
 
     def request(self, shown: Shown, upto: int) -> tuple[Message, ...]:
         """All that the model sees, with the own messages below the ordinal ``upto``."""
@@ -130,32 +130,32 @@ class Conversation:
             self._ahead = (self._chained, upto), extra, chain
         else:
             self._chain, self._chained = chain, upto
-        return context.request_hash(self._shown(shown)[1], self.history.chain, chain)
+        return context.request_hash(self._shown(shown)[1], self._history.chain, chain)
 
     def size(self, seen: View, extra: Mapping[int, str]) -> int:
         """What the messages weigh that a view shows, with ``extra`` bodies that are about to be committed."""
         before = self._seen(seen).weight
-        if seen.last <= self.history.until:
+        if seen.last <= self._history.until:
             return before + self._weight + sizes.weight(extra.values(), ())
         return before + Forms(self._own_items(extra), self.repeatable).size(seen)
 
     def forms(self, extra: Mapping[int, str]) -> Forms:
         """All messages, in the forms that views give them."""
-        return Forms([*self.history.items, *self._own_items(extra)], self.repeatable)
+        return Forms([*self._history.items, *self._own_items(extra)], self.repeatable)
 
     def payloads_seen(self, seen: View, answered: int | None) -> int:
         """The place behind the last image, file or the like that the model has answered, by now.
 
         ``answered`` is the ordinal of the run's last answer, if it has one.
         """
-        until = self.history.until
-        places = [p for p in self.history.heavy if p >= seen.payloads]
+        until = self._history.until
+        places = [p for p in self._history.heavy if p >= seen.payloads]
         if answered is not None:
             places += [until + o for o in self._heavy if o < answered]
         return max([seen.payloads, *(place + 1 for place in places)])
 
     def _own_items(self, extra: Mapping[int, str]) -> list[Item]:
-        until = self.history.until
+        until = self._history.until
         items = {o: item._replace(place=until + o) for o, item in self._sendable.items()}
         for ordinal, body in extra.items():
             if (sent := context.sendable(body, messages.loads(body), self.provider)) is not None:
@@ -164,16 +164,20 @@ class Conversation:
 
     def _seen(self, seen: View) -> _Before:
         """What a view shows of the history; made once, as long as that is the same."""
-        until = self.history.until
-        key = View(*(min(place, until) for place in seen))
-        if self._before is None or self._before.key != key:
-            items = self.history.items
-            if key.last <= self.history.start:
-                self._before = _Before(key, tuple(i.message for i in items), self.history.weight)
-            else:
-                forms = Forms(items, self.repeatable)
-                self._before = _Before(key, tuple(forms.messages(key)), forms.size(key))
-        return self._before
+        before = self._before
+        if before is not None and before.seen == seen:
+            return before
+        history = self.history
+        key = View(*(min(place, history.until) for place in seen))
+        if before is not None and before.key == key:
+            before = before._replace(seen=seen)
+        elif key.last <= history.start:
+            before = _Before(seen, key, tuple(i.message for i in history.items), history.weight)
+        else:
+            forms = Forms(history.items, self.repeatable)
+            before = _Before(seen, key, tuple(forms.messages(key)), forms.size(key))
+        self._before = before
+        return before
 
     def _shown(self, shown: Shown) -> tuple[Message, bytes]:
         """The system message of this context, and the head of its requests' hashes."""
@@ -184,8 +188,9 @@ class Conversation:
 
 
 class _Before(NamedTuple):
-    """What is shown of the history, where all cuts behind it are taken for cuts at its end."""
+    """What a view shows of the history. Its ``key`` takes all cuts behind the history for cuts at its end."""
 
+    seen: View
     key: View
     messages: tuple[Message, ...]
     weight: int
