@@ -105,7 +105,7 @@ GIVEN: Mapping[str, Any] = {
     "tenant": "default", "run": "r_running", "limit": LIMIT, "before": "r_long40", "after": 20, "ordinal": 0,
     "id": "a_live", "effect": "e", "kind": "approval", "fence": 1, "digest": "loose", "deaths": 0, "max_deaths": 3,
     "n": 1, "at": 1, "since": 100, "until": 120, "key": "k", "state": "failed", "place": None,
-    "next_place": 9, "attempt": 2, "size": 1, "seq": 90, "unstarted": 0, "seen": 0,
+    "next_place": 9, "attempt": 2, "size": 1, "seq": 90, "unstarted": 0, "seen": 0, "most": LIMIT, "window": LIMIT,
 }  # fmt: skip
 PARTICULAR: Mapping[str, Mapping[str, Any]] = {
     "run.claim": {"run": "r_queued"},
@@ -125,11 +125,12 @@ PARTICULAR: Mapping[str, Mapping[str, Any]] = {
     "blob.drop": {"before": 5},
     "blob.loose": {"before": 5},
     "tenant.insert": {"tenant": "new"},
+    "text.insert": {"space": 1, "doc": 7, "place": 7},
     "blob.use": {"digest": "loose"},
     "entry.list": {"after": 0},
 }  # fmt: skip
 #: What a session's history is read or erased with: it grows with the session, though not with the store.
-OF_THE_WHOLE_SESSION = {name for name in STATEMENTS if name.endswith((".erase", "_by_session", "_of_session"))}
+OF_THE_WHOLE_SESSION = {name for name in STATEMENTS if name.endswith((".erase", "_by_session", "_of_session", "text.of_session"))}
 
 
 def filled(file: Path, n: int) -> apsw.Connection:
