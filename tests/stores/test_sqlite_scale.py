@@ -130,7 +130,9 @@ PARTICULAR: Mapping[str, Mapping[str, Any]] = {
     "entry.list": {"after": 0},
 }  # fmt: skip
 #: What a session's history is read or erased with: it grows with the session, though not with the store.
-OF_THE_WHOLE_SESSION = {name for name in STATEMENTS if name.endswith((".erase", "_by_session", "_of_session", "text.of_session"))}
+OF_THE_WHOLE_SESSION = {
+    name for name in STATEMENTS if name.endswith((".erase", "_by_session", "_of_session", "text.of_session"))
+}
 
 
 def filled(file: Path, n: int) -> apsw.Connection:
