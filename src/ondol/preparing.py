@@ -36,9 +36,6 @@ from ondol.view import Room, Summary, View
 if TYPE_CHECKING:
     from ondol.runner import Drive
 
-_READ_MORE = outputs.READ_MORE.spec
-#: What the clock weighs, and the tool that is offered once something is left out: no definition holds them.
-_BESIDE = 200 + len(_READ_MORE.name + _READ_MORE.description + values.dumps(_READ_MORE.parameters))
 _FRAMED = 200  # bytes of the words around a summary
 _FACTS_SHARE = 5  # what is recorded of decisions may take this part of a request
 
@@ -248,7 +245,7 @@ class Preparation:
         return self._fixed(frame.block) + self.drive.talk.size(frame.view, extra)
 
     def _fixed(self, block: str) -> int:
-        beside = 0 if self.drive.served.agent.context is None else _BESIDE
+        beside = 0 if self.drive.served.agent.context is None else _beside()
         recalled = self._shown_facts(self.drive.state)
         beside += sizes.weight_of_text(context.recalled_text(recalled)) if recalled else 0
         return sizes.weight_of_text(self.drive.served.definition) + sizes.weight_of_text(block) + beside
@@ -420,6 +417,13 @@ class Preparation:
 
 
 _Note = tuple[int, str, list[list[str]]]  # ordinal, body, and what it tells of
+
+
+@functools.cache
+def _beside() -> int:
+    """What the clock weighs, and the tool that is offered once something is left out: no definition holds them."""
+    offered = outputs.READ_MORE.spec
+    return 200 + len(offered.name + offered.description + values.dumps(offered.parameters))
 
 
 def digest_of(block: str) -> str:

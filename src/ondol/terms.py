@@ -25,15 +25,20 @@ _PAIRED = (
 )
 _MARKS = "\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u0963\u0966-\u0dff\u0e00-\u0eff\u200c\u200d"  # inside a word
 _WORD = rf"[^\W_{_PAIRED}](?:[^\W_{_PAIRED}]|[{_MARKS}])*"
-_PIECE = re.compile(
-    rf"(?P<pairs>[{_PAIRED}]+)"
-    rf"|(?P<words>{_WORD}(?:[-_.'’&/@:]{_WORD})*)(?P<sign>\+\+|\+|#)?"
-    r"|(?P<symbol>[\u2190-\u2bff\U0001f000-\U0001faff])"
-)
 _INSIDE = re.compile(r"[-_.'’&/@:]")
 _HALF_OR_FULL = re.compile("[\uff01-\uffef\u3000]+")
 _MARKS_FOLDED_BELOW = 0x0530  # Latin, Greek and Cyrillic; in other scripts a mark is a letter
 _MARKS_FOLDED_AGAIN = range(0x1E00, 0x2000)
+
+
+@functools.cache
+def _piece() -> re.Pattern[str]:
+    """What a text is made of: pairs, words, symbols. (It takes as long to compile as a module to import.)"""
+    return re.compile(
+        rf"(?P<pairs>[{_PAIRED}]+)"
+        rf"|(?P<words>{_WORD}(?:[-_.'’&/@:]{_WORD})*)(?P<sign>\+\+|\+|#)?"
+        r"|(?P<symbol>[\u2190-\u2bff\U0001f000-\U0001faff])"
+    )
 
 
 class Asked(NamedTuple):
@@ -95,7 +100,7 @@ def asked(query: str) -> tuple[Asked, ...]:
 
 
 def _pieces(text: str) -> Iterator[tuple[str, str, str]]:
-    for found in _PIECE.finditer(normal(text)):
+    for found in _piece().finditer(normal(text)):
         kind = found.lastgroup if found.lastgroup != "sign" else "words"
         yield kind or "", found[kind or 0], found["sign"] or ""
 
