@@ -534,8 +534,8 @@ MUTANTS = (
     Mutant(
         "models: the one that took over is asked for the rest of the run, also after a restart",
         "journal.py",
-        "return state._replace(candidate=fallback, attempt=1, retry_at=None)",
-        "return state._replace(attempt=1, retry_at=None)",
+        "return state.but(candidate=fallback, attempt=1, retry_at=None)",
+        "return state.but(attempt=1, retry_at=None)",
         ("tests/promise/test_fallback.py",),
     ),
     Mutant(

@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias, assert_never
 
 from ondol import events, usage, values
@@ -69,7 +69,8 @@ class Question(NamedTuple):
     value: Any = None
 
 
-class State(NamedTuple):
+@dataclass(frozen=True)
+class State:
     """Where a run stands. ``step`` counts recorded model answers; ``answered`` is the ordinal of a final answer."""
 
     status: RunStatus = "queued"
@@ -88,11 +89,11 @@ class State(NamedTuple):
     last_answer: int = 0
     effects: tuple[Effect, ...] = ()
     without_outcome: tuple[int, ...] = ()  # the ordinals of those
-    asks: Mapping[str, events.AskKind] = MappingProxyType({})  # the open ones
+    asks: Mapping[str, events.AskKind] = field(default_factory=dict)  # the open ones
     questions: tuple[Question, ...] = ()  # of tools of steps, also those that were answered
     expired: str | None = None  # the ask of a question that nobody answered in time, and that has no default
-    patches: Mapping[int, Mapping[str, Any]] = MappingProxyType({})  # session state, by call
-    memory: Mapping[int, list[list[Any]]] = MappingProxyType({})  # what the commit changes of it, by call
+    patches: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)  # session state, by call
+    memory: Mapping[int, list[list[Any]]] = field(default_factory=dict)  # what the commit changes of it, by call
     pins: tuple[str, ...] = ()  # by tools
     overflows: int = 0  # how often a person was asked what becomes of a request that is too large
     overflow: events.AskDecided | None = None  # the last word about that
@@ -100,7 +101,7 @@ class State(NamedTuple):
     gave_up: int | None = None  # the call whose unknown outcome a person gave up on
     waited: bool = False  # since the last context: the clock it showed is old
     last_step_open: bool = False  # the last answer's step is not marked completed
-    usage: Mapping[str, Usage] = usage.NOTHING  # by model
+    usage: Mapping[str, Usage] = field(default_factory=dict)  # by model
     at: int = 0  # of the last entry, in microseconds since 1970
     worked: int = 0  # microseconds in which a process worked on it; see ``worked_at``
     in_tools: int = 0  # of those, with calls under way
@@ -113,6 +114,12 @@ class State(NamedTuple):
     origin: events.RunOrigin | None = None  # of a replay or a fork
     pool: tuple[Recorded, ...] = ()  # what its calls may still reuse
     restored: tuple[int, int] | None = None  # from a backup: the last instant that it knows of, and that of the restore
+
+    def but(self, **changes: Any) -> State:
+        """The state with other values in these fields. One is made for each entry: it takes no look at the others."""
+        changed = object.__new__(State)
+        changed.__dict__.update(self.__dict__, **changes)
+        return changed
 
     @property
     def open_effects(self) -> tuple[Effect, ...]:
@@ -210,7 +217,7 @@ def fold(batches: Iterable[Batch], state: State | None = None) -> State:
         for entry in batch.entries:
             state = apply(state, entry, batch.at)
         last = batch.seq + len(batch.entries) - 1
-        state = state._replace(seq=last, fence=batch.fence, at=batch.at, worked=worked, in_tools=in_tools)
+        state = state.but(seq=last, fence=batch.fence, at=batch.at, worked=worked, in_tools=in_tools)
     return state
 
 
@@ -225,8 +232,8 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
                     entry.carried, tuple(tuple(r) for r in entry.recalled),
                 )  # fmt: skip
                 if state.candidate and state.shown is not None and shown.definition != state.shown.definition:
-                    state = state._replace(candidate=0, attempt=1)  # the list may be another one
-            return state._replace(
+                    state = state.but(candidate=0, attempt=1)  # the list may be another one
+            return state.but(
                 context=entry,
                 shown=shown,
                 told=state.told + tuple(tuple(t) for t in entry.told),
@@ -236,23 +243,23 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
             )
         case events.ContextCompacted():
             went = entry.view.get("since") != entry.was.get("since")
-            return state._replace(
+            return state.but(
                 compacted=entry,
                 summarising=False,
                 summarised=entry if went else state.summarised,
                 usage=_with_summary(state, entry),
             )
         case events.StepFailed(attempt=attempt, retry_at=retry_at, fallback=fallback):
-            state = state._replace(**_spent(state, entry), summarising=False)
+            state = state.but(**_spent(state, entry), summarising=False)
             if fallback is not None:
-                return state._replace(candidate=fallback, attempt=1, retry_at=None)
+                return state.but(candidate=fallback, attempt=1, retry_at=None)
             if entry.fits is not None:
-                return state._replace(fits=entry.fits, context=None, attempt=attempt + 1, retry_at=None)
+                return state.but(fits=entry.fits, context=None, attempt=attempt + 1, retry_at=None)
             if retry_at is None:
-                return state._replace(model_error=entry)
-            return state._replace(attempt=attempt + 1, retry_at=retry_at)
+                return state.but(model_error=entry)
+            return state.but(attempt=attempt + 1, retry_at=retry_at)
         case events.ModelCompleted(message=message):
-            return state._replace(
+            return state.but(
                 step=state.step + 1, attempt=1, retry_at=None, context=None, answered=message, last_answer=message,
                 next_message=message + 1, last_step_open=True, **_spent(state, entry),
             )  # fmt: skip
@@ -281,54 +288,54 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
         case events.EffectSucceeded(call=call, patch=patch, pins=pins):
             state = _set(state, call, state="succeeded")
             if entry.memory:
-                state = state._replace(memory={**state.memory, call: entry.memory})
+                state = state.but(memory={**state.memory, call: entry.memory})
             if pins:
-                state = state._replace(pins=(*state.pins, *pins))
-            return state._replace(patches={**state.patches, call: patch}) if patch else state
+                state = state.but(pins=(*state.pins, *pins))
+            return state.but(patches={**state.patches, call: patch}) if patch else state
         case events.RunOrigin(pool=pool, steers=steers):
             recorded = tuple(Recorded(*r) for r in pool)
-            return state._replace(origin=entry, pool=recorded, next_message=state.next_message + steers)
+            return state.but(origin=entry, pool=recorded, next_message=state.next_message + steers)
         case events.RunAccepted() | events.RunReplayed() | events.SessionCommitted() | events.StepStarted():
             return state
         case events.ModelStarted(summary=summary):
-            return state._replace(summarising=True) if summary else state
+            return state.but(summarising=True) if summary else state
         case events.StepCompleted():
-            return state._replace(last_step_open=False)
+            return state.but(last_step_open=False)
         case events.RunQueued(why=why, cut=cut):
             broken = (state.context is not None or state.summarising) and (cut or why == "recovered")
-            state = state._replace(status="queued", lost=state.lost + broken, summarising=False)
+            state = state.but(status="queued", lost=state.lost + broken, summarising=False)
             if why == "retried":  # all models had given up: it begins with the first again
-                state = state._replace(model_error=None, attempt=1, retry_at=None, candidate=0)
+                state = state.but(model_error=None, attempt=1, retry_at=None, candidate=0)
             return state
         case events.RunStarted() | events.RunResumed():
-            return state._replace(status="running")
+            return state.but(status="running")
         case events.RunWaiting():
-            return state._replace(status="waiting", waited=True)
+            return state.but(status="waiting", waited=True)
         case events.RunParked(ask=ask, ask_kind=kind, restored=restored):
             broken = (state.context is not None or state.summarising) and state.status == "running"
             if restored:
                 state = _restored(state, at)
-            return state._replace(
+            return state.but(
                 status="parked", waited=True, context=None, asks={**state.asks, ask: kind}, lost=state.lost + broken
             )
         case events.RunJoined():
-            return state._replace(status="joined")
+            return state.but(status="joined")
         case events.RunCancelling():
-            return state._replace(cancel=entry)
+            return state.but(cancel=entry)
         case events.RunCompleted():
-            return state._replace(status="completed")
+            return state.but(status="completed")
         case events.RunFailed():
-            return _ended(state)._replace(status="failed", waited=True, overflow=None)
+            return _ended(state).but(status="failed", waited=True, overflow=None)
         case events.RunExpired():
-            return _ended(state)._replace(status="expired")
+            return _ended(state).but(status="expired")
         case events.RunCancelled():
-            return _ended(state)._replace(status="cancelled")
+            return _ended(state).but(status="cancelled")
         case events.EffectFailed(call=call):
             return _set(state, call, state="failed")
         case events.EffectUnknown(call=call, ask=ask, seen=seen):
             deadline = 0 if seen else state.effects[call].deadline
             state = _set(state, call, state="unknown", ask=ask, deadline=deadline)
-            return state._replace(asks={**state.asks, ask: "unknown_effect"})
+            return state.but(asks={**state.asks, ask: "unknown_effect"})
         case events.EffectResolved(call=call, outcome=outcome):
             return _resolved(state, call, outcome)
         case events.EffectAbandoned(call=call):
@@ -340,16 +347,16 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
                 state = _set(state, call, state="asked", ask=ask, vetted=definition)
             if entry.place is not None and call is not None:
                 question = Question(ask, call, entry.place, entry.hash)
-                state = state._replace(questions=(*state.questions, question))
+                state = state.but(questions=(*state.questions, question))
             overflows = state.overflows + (kind == "compaction")
-            return state._replace(asks={**state.asks, ask: kind}, overflows=overflows)
+            return state.but(asks={**state.asks, ask: kind}, overflows=overflows)
         case events.AskDecided(ask=ask):
             if state.asks.get(ask) == "compaction":
-                return _closed(state, ask)._replace(overflow=entry)
+                return _closed(state, ask).but(overflow=entry)
             return _decided(_closed(state, ask), entry)
         case events.AskExpired(ask=ask, value=value, unanswered=unanswered):
             state = _closed(state, ask)
-            return state._replace(expired=ask) if unanswered else _answered(state, ask, value)
+            return state.but(expired=ask) if unanswered else _answered(state, ask, value)
         case _:
             assert_never(entry)
 
@@ -369,7 +376,7 @@ def private_messages(call: int) -> tuple[int, int]:
 
 def without_context(state: State) -> State:
     """As if the pending context had not been built."""
-    return state._replace(context=None)
+    return state.but(context=None)
 
 
 def _worked_until(state: State, batch: Batch) -> tuple[int, int]:
@@ -412,11 +419,11 @@ def _set(state: State, call: int, /, **changes: Any) -> State:
     left = state.without_outcome
     if changed.has_outcome:
         left = tuple(o for o in left if o != call)
-    return state._replace(effects=(*state.effects[:call], changed, *state.effects[call + 1 :]), without_outcome=left)
+    return state.but(effects=(*state.effects[:call], changed, *state.effects[call + 1 :]), without_outcome=left)
 
 
 def _planned(state: State, planned: Effect, /, **changes: Any) -> State:
-    return state._replace(
+    return state.but(
         effects=(*state.effects, planned), without_outcome=(*state.without_outcome, planned.ordinal),
         pool=_without(state.pool, planned.reuses), **changes,
     )  # fmt: skip
@@ -424,19 +431,19 @@ def _planned(state: State, planned: Effect, /, **changes: Any) -> State:
 
 def _ended(state: State) -> State:
     """Asks of an ended run are closed, but for those about what may have happened."""
-    return state._replace(asks={a: k for a, k in state.asks.items() if k == "unknown_effect"}, context=None)
+    return state.but(asks={a: k for a, k in state.asks.items() if k == "unknown_effect"}, context=None)
 
 
 def _closed(state: State, ask: str) -> State:
-    return state._replace(asks={a: k for a, k in state.asks.items() if a != ask})
+    return state.but(asks={a: k for a, k in state.asks.items() if a != ask})
 
 
 def _restored(state: State, at: int) -> State:
     """Nobody knows what happened between the entry before and this one: each write may have been started meanwhile."""
     doubted = tuple(e._replace(doubted=True) if _may_be_lost(e) else e for e in state.effects)
-    state = state._replace(effects=doubted, restored=(state.at, at))
+    state = state.but(effects=doubted, restored=(state.at, at))
     if state.status == "failed":  # it would have gone on: as when it is retried
-        state = state._replace(model_error=None, attempt=1, retry_at=None, candidate=0)
+        state = state.but(model_error=None, attempt=1, retry_at=None, candidate=0)
     return state
 
 
@@ -452,7 +459,7 @@ def _may_be_lost(effect: Effect) -> bool:
 def _answered(state: State, ask: str, value: Any) -> State:
     """Nothing changes for what is no question."""
     answered = (q._replace(has_outcome=True, value=value) if q.ask == ask else q for q in state.questions)
-    return state._replace(questions=tuple(answered))
+    return state.but(questions=tuple(answered))
 
 
 def _decided(state: State, entry: events.AskDecided) -> State:
@@ -475,7 +482,7 @@ def _resolved(state: State, call: int, outcome: str) -> State:
         case "not_happened":  # a person allows the next attempt, with the same key
             return _set(state, call, state="approved", granted=state.effects[call].attempt)
         case "give_up" if state.status not in ("failed", "cancelled", "expired"):
-            return _set(state, call, state="unknown")._replace(gave_up=call)
+            return _set(state, call, state="unknown").but(gave_up=call)
         case _:
             return state
 

@@ -107,3 +107,10 @@ def test_calls_without_an_outcome_are_those_and_no_others():
     assert state.calls_open
     later = journal.apply(state, events.ModelCompleted(step=2, message=9))
     assert not later.calls_open  # of the last answer
+
+
+@pytest.mark.parametrize("entry", ALL, ids=lambda e: e.kind)
+def test_an_entry_changes_fields_that_there_are(entry):
+    planned = events.EffectPlanned(call=0, tool="t", effect="once")
+    state = journal.fold([journal.Batch(1, 1, 1, (events.ModelCompleted(step=1, message=2), planned))])
+    assert vars(journal.apply(state, entry)).keys() == {f.name for f in dataclasses.fields(journal.State)}
