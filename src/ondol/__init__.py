@@ -7,6 +7,7 @@ from ondol.budget import ContextPolicy
 from ondol.clock import Clock, SystemClock
 from ondol.compacting import Compaction
 from ondol.deliveries import OutboxMessage
+from ondol.embedder import Embedder
 from ondol.errors import (
     AlreadyDecided,
     AskClosed,
@@ -68,10 +69,10 @@ __version__ = "0.1.0"
 __all__ = [
     "Act", "Agent", "Ahead", "Allow", "AlreadyDecided", "Answer", "Ask", "AskClosed", "AskFirst", "AsyncClient",
     "Attachment", "By", "CallFailed", "CannotTell", "Client", "Clock", "Compaction", "Context", "ContextPolicy",
-    "Delta", "Deny", "Documents", "Effect", "Event", "Fact", "FileDamaged", "Found", "Happened", "ImportedRun",
-    "Indexed", "InvalidInput", "Limits", "Lineage", "Memory", "MemoryScope", "Message", "Model", "ModelError",
-    "ModelOutput", "ModelRequest", "NotDone", "NotFound", "NotHappened", "NotOpen", "OndolError", "Opaque",
-    "OperationExpired", "OperationMismatch", "OutboxMessage", "OutcomeUnknown", "Part", "Pin", "PolicyCall",
+    "Delta", "Deny", "Documents", "Effect", "Embedder", "Event", "Fact", "FileDamaged", "Found", "Happened",
+    "ImportedRun", "Indexed", "InvalidInput", "Limits", "Lineage", "Memory", "MemoryScope", "Message", "Model",
+    "ModelError", "ModelOutput", "ModelRequest", "NotDone", "NotFound", "NotHappened", "NotOpen", "OndolError",
+    "Opaque", "OperationExpired", "OperationMismatch", "OutboxMessage", "OutcomeUnknown", "Part", "Pin", "PolicyCall",
     "PolicyDenied", "PolicyRules", "QueueFull", "ReadOnly", "Reasoning", "ReplayEffect", "ReplayUnsafe",
     "ReplayVerdict", "RevisionConflict", "Rule", "Run", "RunCancelled", "RunEnded", "RunExpired", "RunFailed",
     "RunResult", "RunWaiting", "Runtime", "Search", "Secret", "SeenContext", "Session", "SessionBusy",

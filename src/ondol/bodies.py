@@ -246,8 +246,8 @@ def event_body(event: Event) -> EventBody:
 
 
 class FactBody(TypedDict):
-    """``run`` is the one that it comes from, ``author`` who wrote it last by hand. ``score`` and ``terms`` where it was
-    searched for."""
+    """``run`` is the one that it comes from, ``author`` who wrote it last by hand. ``score``, ``terms`` and
+    ``found_by`` where it was searched for."""
 
     id: str
     fact: Any
@@ -261,6 +261,7 @@ class FactBody(TypedDict):
     expires_at: str | None
     score: int | None
     terms: list[str]
+    found_by: str | None
 
 
 def fact_body(fact: Fact) -> FactBody:
@@ -268,7 +269,7 @@ def fact_body(fact: Fact) -> FactBody:
         "id": fact.id, "fact": values.encode(fact.text), "agent": fact.agent, "user": fact.user, "run": fact.run,
         "author": fact.author or None, "untrusted": fact.untrusted, "created_at": _stamp(fact.created_at),
         "updated_at": _stamp(fact.updated_at), "expires_at": stamp(fact.expires_at), "score": fact.score or None,
-        "terms": list(fact.terms),
+        "terms": list(fact.terms), "found_by": fact.found_by,
     }  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ondol import messages, queries, transactions, values
 from ondol.clock import Clock, Timer, from_micros, to_micros
+from ondol.embedding import Embedding
 from ondol.errors import StoreError
 from ondol.memory import Memory, checked_fact
 from ondol.records import RunRow
@@ -64,7 +65,11 @@ def message_of(tenant: str, row: OutboxRow) -> OutboxMessage:
 class Deliveries:
     """Empties the outbox of a store, in the process that drives it."""
 
-    def __init__(self, store: Store, clock: Clock, served: Mapping[str, Served], deliver: Deliver | None) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, served: Mapping[str, Served], deliver: Deliver | None,
+        embedding: Embedding,
+    ) -> None:  # fmt: skip
+        self.embedding = embedding
         self.store, self.clock, self.served, self.deliver = store, clock, served, deliver
         self._wake = asyncio.Event()
         self._timer: Timer | None = None
@@ -127,6 +132,8 @@ class Deliveries:
         await self.store.write(
             transactions.delivered, tenant, message, self._now(), scope=scope, facts=facts, expires_at=until
         )
+        if facts:
+            self.embedding.look(scope)
         return True
 
     async def _learned(self, run: RunRow) -> list[NewFact]:

@@ -225,8 +225,9 @@ class ContextBuilt:
     ``tokens`` is a rough estimate of its size. History is read from the place ``start`` on; ``view`` says what of it,
     and of the own messages, is shown in what form (see ``view.View``), and ``carried`` is the digest of what is told in
     the place of the rest. ``recalled`` are the facts of the memory that are shown, each with its id, its text, how well
-    it fits the request and by which terms, and whether it is untrusted. ``over``: it is larger than the agent's budget,
-    or the model's window, and must not be sent.
+    it fits the request and by which terms, and whether it is untrusted; ``recalled_by`` says for each whether
+    ``words``, ``vectors`` or ``both`` found it, and is left out where words found all. ``over``: it is larger than the
+    agent's budget, or the model's window, and must not be sent.
     """
 
     kind: ClassVar[str] = "context.built"
@@ -242,6 +243,7 @@ class ContextBuilt:
     view: dict[str, int] = field(default_factory=dict)
     carried: str = ""
     recalled: list[list[Any]] = field(default_factory=list)
+    recalled_by: list[str] = field(default_factory=list)
     over: Literal["", "budget", "window"] = ""
     note: int | None = None
     told: list[list[str]] = field(default_factory=list)

@@ -19,6 +19,7 @@ from ondol.ids import DEFAULT_TENANT, checked_id, checked_limit
 from ondol.memory import Memory, checked_fact
 from ondol.records import FactRow
 from ondol.transactions import NewFact, Scope
+from ondol.vectors import Method
 
 if TYPE_CHECKING:
     from ondol.runtime import Runtime
@@ -32,7 +33,8 @@ class Fact:
 
     ``run`` is the one that it comes from; None: a person wrote it, and ``author`` says who wrote it last by hand.
     ``untrusted``: that run had seen content from outside (a tool's result, an attachment), so it may be somebody
-    else's word. ``score`` says how well it fits, where it was searched for, and ``terms`` by what.
+    else's word. ``score`` says how well it fits, where it was searched for, ``terms`` by what, and ``found_by`` whether
+    ``words``, ``vectors`` or ``both`` found it; what vectors alone found has no score and no terms.
     """
 
     id: str
@@ -47,6 +49,7 @@ class Fact:
     expires_at: datetime | None
     score: int = 0
     terms: tuple[str, ...] = ()
+    found_by: Method | None = None
 
 
 class MemoryScope(NamedTuple):
@@ -85,8 +88,12 @@ class Facts:
         if not isinstance(query, str):
             raise InvalidInput(f"the query must be a text, got {type(query).__name__}")
         scope = _scope(tenant, agent, user)
-        found = await self._rt._read(lookups.find_facts, scope, query, self._now(), checked_limit(limit))
-        return [_fact(f.fact, f.hit.score, f.hit.terms) for f in found]
+        checked_limit(limit)
+        self._rt._working  # noqa: B018 - raises when closed
+        near = await self._rt._embedding.near(query)
+        found = await self._rt._read(lookups.find_facts, scope, query, self._now(), limit, near)
+        self._rt._embedding.look(scope)
+        return [_fact(f.fact, f.hit.score, f.hit.terms, f.by) for f in found]
 
     async def get(self, fact: str, *, agent: Agent | str, user: str, tenant: str = DEFAULT_TENANT) -> Fact:
         """Raises NotFound."""
@@ -112,6 +119,7 @@ class Facts:
         row = await self._rt._write(
             transactions.remember_by_hand, scope, new, now, by=_by(by), door=self._rt.door, expires_at=expires
         )
+        self._rt._embedding.look(scope)
         return _fact(row)
 
     async def edit(
@@ -119,10 +127,11 @@ class Facts:
         tenant: str = DEFAULT_TENANT,
     ) -> Fact:  # fmt: skip
         """Put a person's words in place of a fact. It counts as trusted from then on. Raises NotFound."""
+        scope = _scope(tenant, agent, user)
         row = await self._rt._write(
-            transactions.edit_fact, _scope(tenant, agent, user), fact, checked_fact(text), self._now(), by=_by(by),
-            door=self._rt.door,
-        )  # fmt: skip
+            transactions.edit_fact, scope, fact, checked_fact(text), self._now(), by=_by(by), door=self._rt.door
+        )
+        self._rt._embedding.look(scope)
         return _fact(row)
 
     async def rm(
@@ -166,9 +175,10 @@ def _by(by: str | None) -> str:
     return checked_id("by", by or this_person())
 
 
-def _fact(row: FactRow, score: int = 0, terms: tuple[str, ...] = ()) -> Fact:
+def _fact(row: FactRow, score: int = 0, terms: tuple[str, ...] = (), found_by: Method | None = None) -> Fact:
     return Fact(
         id=row.id, text=row.checked_text(), agent=row.agent, user=row.user_id, untrusted=bool(row.untrusted),
         run=row.run, author=row.author, created_at=from_micros(row.created_at), updated_at=from_micros(row.updated_at),
         expires_at=None if row.expires_at is None else from_micros(row.expires_at), score=score, terms=terms,
+        found_by=found_by,
     )  # fmt: skip

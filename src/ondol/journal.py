@@ -48,6 +48,7 @@ class Shown(NamedTuple):
     view: View = View()
     carried: str = ""
     recalled: tuple[tuple[Any, ...], ...] = ()  # facts of the memory
+    recalled_by: tuple[str, ...] = ()  # the method that found each; empty: words found all
 
 
 class Recorded(NamedTuple):
@@ -229,7 +230,7 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
             if clock is not None:
                 shown = Shown(
                     clock, entry.since, entry.zone, entry.history, entry.definition, entry.start, View(**entry.view),
-                    entry.carried, tuple(tuple(r) for r in entry.recalled),
+                    entry.carried, tuple(tuple(r) for r in entry.recalled), tuple(entry.recalled_by),
                 )  # fmt: skip
                 if state.candidate and state.shown is not None and shown.definition != state.shown.definition:
                     state = state.but(candidate=0, attempt=1)  # the list may be another one

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ondol import messages, ranking, terms
+from ondol import messages, ranking, terms, vectors
 from ondol.ranking import Held, Hit
 from ondol.records import FactRow
 from ondol.terms import Asked
 from ondol.transactions import Row, Scope, Space, Statement, Tx, checked_body, stored_text, text_of, with_conditions
+from ondol.vectors import Method, Near
 
 _HIGHEST = "\U0010ffff"
 
@@ -28,15 +29,25 @@ class Candidates(NamedTuple):
 
 
 class FoundFact(NamedTuple):
-    """A fact, and how it fits the query."""
+    """A fact, and how it fits the query. What vectors alone found has no score and no terms."""
 
     fact: FactRow
     text: str
     hit: Hit
+    by: Method = "words"
 
 
-def find_facts(scope: Scope, query: str, now: int, limit: int) -> Tx[list[FoundFact]]:
-    """The facts of a scope that fit a query best, the best first."""
+def find_facts(scope: Scope, query: str, now: int, limit: int, near: Near | None = None) -> Tx[list[FoundFact]]:
+    """The facts of a scope that fit a query best, the best first; ``near``: also by what it means."""
+    if near is None:
+        return (yield from _by_words(scope, query, now, limit))
+    words = {f.fact.doc: f for f in (yield from _by_words(scope, query, now, max(limit, vectors.NEAREST)))}
+    close = {f.fact.doc: f for f in (yield from _by_vectors(scope, near, now))}
+    order = vectors.fused([list(words), list(close)])[:limit]
+    return [(words.get(doc) or close[doc])._replace(by=vectors.method(doc, list(words), list(close))) for doc in order]
+
+
+def _by_words(scope: Scope, query: str, now: int, limit: int) -> Tx[list[FoundFact]]:
     found = yield from candidates(scope.space, query)
     if found is None:
         return []
@@ -46,6 +57,28 @@ def find_facts(scope: Scope, query: str, now: int, limit: int) -> Tx[list[FoundF
     texts = {doc: fact.checked_text() for doc, fact in facts.items()}
     hits = ranking.ranked(query, found.rare, texts, limit)
     return [FoundFact(facts[h.text], texts[h.text], h) for h in hits]
+
+
+def _by_vectors(scope: Scope, near: Near, now: int) -> Tx[list[FoundFact]]:
+    (spaces,) = yield [("space.get", scope.space.key)]
+    if not spaces:
+        return []
+    at = scope.key | {"space": spaces[0][0], "now": now}
+    (stored,) = yield [("vector.list", at | {"model": near.model, "window": vectors.SEEN})]
+    docs = vectors.nearest(near.vector, [(doc, vector) for doc, vector in stored])
+    rows = yield [("fact.at", at | {"doc": doc}) for doc in docs]
+    facts = [FactRow(*row[0]) for row in rows if row]
+    return [FoundFact(fact, fact.checked_text(), Hit(fact.doc, 0, ())) for fact in facts]
+
+
+def without_vector(scope: Scope, model: str, now: int, limit: int, before: int | None = None) -> Tx[list[FactRow]]:
+    """Facts of a scope whose meaning the model has not said yet, the newest first; ``before`` is the last one seen."""
+    (spaces,) = yield [("space.get", scope.space.key)]
+    if not spaces:
+        return []
+    at = scope.key | {"space": spaces[0][0], "now": now, "model": model, "window": vectors.SEEN, "limit": limit}
+    (rows,) = yield [with_conditions("vector.missing", at, {"before": before})]
+    return [FactRow(*row) for row in rows]
 
 
 def list_facts(scope: Scope, now: int, limit: int, before: str | None = None) -> Tx[list[FactRow]]:

@@ -95,7 +95,8 @@ async def _forget(ctx: Context[Any], id: str) -> str:
 
 def _told(fact: Remembered) -> dict[str, Any]:
     told: dict[str, Any] = {"id": fact.id, "fact": fact.text, "since": fact.since.date().isoformat()}
-    return told | ({"from_outside": True} if fact.untrusted else {})
+    by = {} if fact.by == "words" else {"found_by": fact.by}
+    return told | by | ({"from_outside": True} if fact.untrusted else {})
 
 
 #: The tools that an agent with a memory has beside its own.

@@ -29,6 +29,7 @@ from ondol import (
     view,
 )
 from ondol.errors import CancelRequested, SignalsUnread
+from ondol.recalling import Recalled
 from ondol.summaries import Made, ask_model
 from ondol.transactions import Steer
 from ondol.view import Room, Summary, View
@@ -54,7 +55,7 @@ class Preparation:
         self.drive = drive
         self._noted = False
         self._facts: Sequence[str] = ()
-        self._recalled: tuple[tuple[Any, ...], ...] | None = None  # for the next context; None: as in the last one
+        self._recalled: Recalled | None = None  # for the next context; None: as in the last one
         self._made: tuple[tuple[int, int], Made] | None = None  # the last summary by a model, and what of
 
     async def open(self) -> None:
@@ -165,8 +166,8 @@ class Preparation:
             asked = [drive.talk.messages[1], *(messages.loads(s.body) for s in steers)]
             self._recalled = await drive.memory.shown("\n".join(m.text for m in asked))
 
-    def _shown_facts(self, state: journal.State) -> tuple[tuple[Any, ...], ...]:
-        before = () if state.shown is None else state.shown.recalled
+    def _shown_facts(self, state: journal.State) -> Recalled:
+        before = Recalled() if state.shown is None else Recalled(state.shown.recalled, state.shown.recalled_by)
         return before if self._recalled is None else self._recalled
 
     def _note(self, state: journal.State) -> _Note | None:
@@ -181,10 +182,10 @@ class Preparation:
     def _show(self, state: journal.State) -> journal.Shown:
         """The clock of a run stands still while it works; after a pause it is told both times."""
         drive, history = self.drive, self.drive.talk.history
-        began, zone = drive.row.accepted_at - drive.lag, drive.row.zone
+        began, zone, facts = drive.row.accepted_at - drive.lag, drive.row.zone, self._shown_facts(state)
         show = functools.partial(
             journal.Shown, history=history.until, definition=drive.served.digest, start=history.start,
-            recalled=self._shown_facts(state),
+            recalled=facts.recalled, recalled_by=facts.recalled_by,
         )  # fmt: skip
         if state.waited:
             since = state.shown.since if state.shown is not None else None
@@ -246,7 +247,7 @@ class Preparation:
 
     def _fixed(self, block: str) -> int:
         beside = 0 if self.drive.served.agent.context is None else _beside()
-        recalled = self._shown_facts(self.drive.state)
+        recalled = self._shown_facts(self.drive.state).recalled
         beside += sizes.weight_of_text(context.recalled_text(recalled)) if recalled else 0
         return sizes.weight_of_text(self.drive.served.definition) + sizes.weight_of_text(block) + beside
 
@@ -437,7 +438,8 @@ def _range(before: int, after: int) -> str | None:
 
 
 def _recorded(shown: journal.Shown) -> dict[str, Any]:
-    return {**shown._asdict(), "view": shown.view.dumps(), "recalled": [list(r) for r in shown.recalled]}
+    rows = {"recalled": [list(r) for r in shown.recalled], "recalled_by": list(shown.recalled_by)}
+    return {**shown._asdict(), "view": shown.view.dumps(), **rows}
 
 
 def _added(

@@ -7,10 +7,11 @@ the run's commit; a run that does not commit changes nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ondol import context, lookups, terms, values
 from ondol.clock import from_micros, to_micros
+from ondol.lookups import FoundFact
 from ondol.memory import MEMORY_TOOLS, Memory
 from ondol.messages import Attachment, Message
 from ondol.outputs import READ_MORE
@@ -26,6 +27,13 @@ _MOST_SHOWN = 20  # facts of one automatic recall
 _FOUND = 40  # facts that are looked at for it
 
 
+class Recalled(NamedTuple):
+    """Facts that a context shows, as the journal has them; see ``events.ContextBuilt``."""
+
+    recalled: tuple[tuple[Any, ...], ...] = ()
+    recalled_by: tuple[str, ...] = ()
+
+
 class RunMemory:
     """The memory of one claimed run."""
 
@@ -34,20 +42,28 @@ class RunMemory:
         row = drive.row
         self.scope = Scope(row.tenant, row.agent, row.user_id)
 
-    async def shown(self, request: str) -> tuple[tuple[Any, ...], ...]:
+    async def find(self, query: str, limit: int) -> list[FoundFact]:
+        """The facts that fit best, by words and, where there is an embedder that answers, by vectors."""
+        embedding, now = self.drive.runner.embedding, to_micros(self.drive.clock.now())
+        near = await embedding.near(query)
+        found = await self.drive.store.read(lookups.find_facts, self.scope, query, now, limit, near)
+        embedding.look(self.scope)
+        return found
+
+    async def shown(self, request: str) -> Recalled:
         """The facts that a context shows: those that fit the request best, within the budget of characters."""
         if not self.memory.recall:
-            return ()
-        store, now = self.drive.store, to_micros(self.drive.clock.now())
-        found = await store.read(lookups.find_facts, self.scope, request, now, _FOUND)
+            return Recalled()
         room = self.memory.recall
         chosen: list[tuple[Any, ...]] = []
-        for fact, text, hit in found:
+        methods: list[str] = []
+        for fact, text, hit, by in await self.find(request, _FOUND):
             one = (fact.id, text, hit.score, " ".join(t.rstrip(terms.END) for t in hit.terms), bool(fact.untrusted))
             size = len(context.recalled_text([*chosen, one]))
             if size <= room and len(chosen) < _MOST_SHOWN:
                 chosen.append(one)
-        return tuple(chosen)
+                methods.append(by)
+        return Recalled(tuple(chosen), () if set(methods) <= {"words"} else tuple(methods))
 
     def changes(self) -> Changes | None:
         """What the commit writes."""
@@ -86,8 +102,7 @@ class CallMemory:
 
     async def recall(self, query: str, limit: int) -> Sequence[Remembered]:
         drive = self.run.drive
-        now = to_micros(drive.clock.now())
-        found = await drive.store.read(lookups.find_facts, self.run.scope, query, now, limit)
+        found = await self.run.find(query, limit)
         said = drive.state.remembered()
         gone = {change[1] for change in said if change[0] == "forget"}
         asked = terms.asked(query)
@@ -97,7 +112,7 @@ class CallMemory:
             if id not in gone and any(term.is_in(terms.counted(text)) for term in asked)
         ]
         kept = [
-            Remembered(f.fact.id, f.text, from_micros(f.fact.created_at), bool(f.fact.untrusted))
+            Remembered(f.fact.id, f.text, from_micros(f.fact.created_at), bool(f.fact.untrusted), f.by)
             for f in found
             if f.fact.id not in gone
         ]

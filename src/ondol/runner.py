@@ -37,6 +37,7 @@ from ondol.calls import Calls
 from ondol.cancellation import CancelToken, InFlight, sleep_or_cancel
 from ondol.clock import Clock, to_micros
 from ondol.conversation import Conversation
+from ondol.embedding import Embedding
 from ondol.errors import (
     CancelRequested,
     ModelError,
@@ -114,6 +115,7 @@ class Runner:
     clock: Clock
     streams: Streams
     deps: Any
+    embedding: Embedding
     park_missing: bool = False  # a call whose tool is gone parks its run
     policy: Policy | None = None
     histories: HistoryCache = field(default_factory=HistoryCache)

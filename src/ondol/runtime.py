@@ -54,6 +54,8 @@ from ondol.agent import Agent
 from ondol.clock import Clock, SystemClock, from_micros, to_micros
 from ondol.compacting import Compaction
 from ondol.deliveries import Deliver, Deliveries, OutboxMessage, message_of
+from ondol.embedder import Embedder
+from ondol.embedding import Embedding
 from ondol.errors import InvalidInput, NotFound, NotOpen, PolicyDenied, TooLarge
 from ondol.events import Event
 from ondol.facts import Facts
@@ -156,6 +158,7 @@ class Runtime:
     or asks about each call (see ``ondol.PolicyRules``). ``limits`` hold for the process and, beside their own, for all
     agents. ``prices`` is a file of what tokens cost, by default ``ONDOL_PRICES``. ``door`` names this way in, in the
     record of every human act. ``deliver`` is told, at least once, when a run waits or has ended; no run waits for it.
+    ``embedder`` lets memories be searched by what is meant, beside words; needs the extra ``vectors``.
     """
 
     def __init__(
@@ -172,6 +175,7 @@ class Runtime:
         limits: Limits | None = None,
         prices: str | Path | None = None,
         deliver: Deliver | None = None,
+        embedder: Embedder | None = None,
     ) -> None:
         self._store = open_store(store or os.environ.get("ONDOL_DB") or DEFAULT_STORE)
         self._journaled = journaled(self._store)
@@ -195,6 +199,7 @@ class Runtime:
             raise InvalidInput(f"missing_tool={missing_tool!r} is unknown: say {' or '.join(get_args(MissingTool))}")
         self.deps, self._door, self.missing_tool = deps, door, missing_tool
         self.memory, self.deliver = Facts(self), deliver
+        self._embedding = Embedding(self._journaled, self.clock, embedder)
         self._streams = Streams()
         self._models: list[Model] = []
         self._served: dict[str, Served] = {}
@@ -222,13 +227,17 @@ class Runtime:
         if self._engine is not None:
             raise NotOpen("this runtime is open already")
         self._served = {name: self._serve(agent) for name, agent in self.agents.items()}
-        self._deliveries = deliveries = Deliveries(self._journaled, self.clock, self._served, self.deliver)
+        self._deliveries = deliveries = Deliveries(
+            self._journaled, self.clock, self._served, self.deliver, self._embedding
+        )
         runner = Runner(
-            self._journaled, self.clock, self._streams, self.deps, self.missing_tool == "park", self.policy,
-            wants=deliveries.wants,
+            self._journaled, self.clock, self._streams, self.deps, self._embedding, self.missing_tool == "park",
+            self.policy, wants=deliveries.wants,
         )  # fmt: skip
         slots = self.limits.runs or SLOTS
-        engine = EmbeddedEngine(self._journaled, self.clock, self._streams, runner, self._served, slots, deliveries)
+        engine = EmbeddedEngine(
+            self._journaled, self.clock, self._streams, runner, self._served, slots, deliveries, self._embedding
+        )
         try:
             await self._store.open(engine.changed)
             await engine.open()

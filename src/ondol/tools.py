@@ -117,12 +117,16 @@ class Found(NamedTuple):
 
 
 class Remembered(NamedTuple):
-    """A fact as an agent is told it. ``untrusted``: it comes from a run that saw content from outside."""
+    """A fact as an agent is told it. ``untrusted``: it comes from a run that saw content from outside.
+
+    ``by`` says what found it: ``words``, ``vectors`` or ``both``.
+    """
 
     id: str
     text: str
     since: datetime
     untrusted: bool
+    by: str = "words"
 
 
 class Remembers(Protocol):

@@ -20,6 +20,7 @@ from ondol import lifecycle, queries, transactions
 from ondol.cancellation import InFlight
 from ondol.clock import Clock, Jumps, Timer, to_micros
 from ondol.deliveries import Deliveries
+from ondol.embedding import Embedding
 from ondol.errors import (
     AlreadyDecided,
     AskClosed,
@@ -67,9 +68,9 @@ class EmbeddedEngine:
 
     def __init__(
         self, store: Store, clock: Clock, streams: Streams, runner: Runner, served: Mapping[str, Served], slots: int,
-        deliveries: Deliveries,
+        deliveries: Deliveries, embedding: Embedding,
     ) -> None:  # fmt: skip
-        self.slots, self.deliveries = slots, deliveries
+        self.slots, self.deliveries, self.embedding = slots, deliveries, embedding
         self.store, self.clock, self.streams, self.runner, self.served = store, clock, streams, runner, served
         self.owner = f"{os.getpid()}.{secrets.token_hex(6)}"
         self.is_driver = False
@@ -91,7 +92,7 @@ class EmbeddedEngine:
         with contextlib.suppress(StoreFull, StoreBusy):  # reads go on; the watch below tries again
             await self._become_driver()
         self._look.set()
-        work = (self._keep_looking(), self._keep_house(), self.deliveries.run())
+        work = (self._keep_looking(), self._keep_house(), self.deliveries.run(), self.embedding.run())
         self._background = [asyncio.create_task(w) for w in work]
 
     async def close(self, patience: float) -> None:
@@ -299,6 +300,8 @@ class EmbeddedEngine:
         self._forget(drive.row.id)
         self.deliveries.look()
         if drive.ended is not None:
+            if drive.memory is not None:
+                self.embedding.look(drive.memory.scope)
             self.streams.settled(drive.ended.run)
             if drive.ended.next_run is not None:
                 self.wake(tenant, *drive.ended.next_run)

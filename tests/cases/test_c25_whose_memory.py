@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 import pytest
+from embedders import Alike, until_found
 from rememberer import rememberer, requests
 
 from ondol import InvalidInput, NotFound, Runtime
@@ -81,6 +82,38 @@ async def check(rt: Runtime) -> None:
         for way, text in (await shown_to(rt, who)).items():
             assert who.fact in text, (who, way)
             assert foreign(who, text) == [], (who, way)
+
+
+@pytest.mark.both_stores
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_vectors_that_are_near_to_everything_find_nothing_of_anybody_else(db: str, restarted: bool) -> None:
+    agents = list(AGENTS.values())
+    async with Runtime(db, agents=agents, embedder=Alike()) as rt:
+        await remember_all(rt)
+        for who in EVERYBODY:
+            scope = {"agent": who.agent, "user": who.user, "tenant": who.tenant}
+            assert (await until_found(rt, "zzz", who.fact, **scope)).found_by == "vectors"
+        if not restarted:
+            await check(rt)
+            await check_vectors(rt)
+    if restarted:
+        async with Runtime(db, agents=agents, embedder=Alike()) as rt:
+            await check(rt)
+            await check_vectors(rt)
+
+
+async def check_vectors(rt: Runtime) -> None:
+    for who in EVERYBODY:
+        scope = {"agent": who.agent, "user": who.user, "tenant": who.tenant}
+        assert [(f.text, f.found_by) for f in await rt.memory.search("zzz", **scope)] == [(who.fact, "vectors")]
+        before = len(requests(AGENTS[who.agent]))
+        told = (await rt.run(who.agent, "recall zzz", user=who.user, tenant=who.tenant)).text
+        seen = "\n".join(m.text for r in requests(AGENTS[who.agent])[before:] for m in r.messages)
+        for text in (told, seen):
+            assert who.fact in text
+            assert foreign(who, text) == []
+    assert await rt.memory.search("zzz", agent="x", user="nobody", tenant="t1") == []
+    assert await rt.memory.search("zzz", agent="x", user="a", tenant="t3") == []
 
 
 @pytest.mark.both_stores

@@ -127,6 +127,7 @@ def edit_fact(scope: Scope, fact: str, text: str, at: int, *, by: str, door: str
     changed = {"body": body, "sum": total, "hash": hashed, "author": by, "at": at}
     yield [
         *unposted(scope.tenant, row.space, row.doc, before),
+        ("vector.delete", at_row),
         ("fact.edit", at_row | changed),
         *postings(scope.tenant, row.space, row.doc, text),
         act_row(scope.tenant, at, by, door, "memory.edit", row.id),
@@ -167,6 +168,15 @@ def drop_expired_facts(tenant: str, now: int) -> Tx[int]:
     return len(rows)
 
 
+def keep_vectors(scope: Scope, model: str, made: Sequence[tuple[FactRow, bytes]]) -> Tx[None]:
+    """Keep what facts mean, by a model; of a fact that was changed or erased meanwhile nothing is kept."""
+    yield [_held(scope)]
+    yield [
+        ("vector.put", scope.key | {"space": f.space, "doc": f.doc, "hash": f.hash, "model": model, "vector": vector})
+        for f, vector in made
+    ]
+
+
 def _forget(scope: Scope, fact: str, at: int) -> Tx[None]:
     _, found = yield [_held(scope), ("fact.get", scope.key | {"id": fact, "now": at})]
     if found:
@@ -197,6 +207,7 @@ def _deleted(row: FactRow) -> list[Statement]:
     scope = _scope_of(row)
     return [
         *unposted(row.tenant, row.space, row.doc, row.checked_text()),
+        ("vector.delete", {"tenant": row.tenant, "space": row.space, "doc": row.doc}),
         ("fact.delete", scope.key | {"space": row.space, "doc": row.doc}),
         ("space.shrink", scope.space.key | {"docs": 1}),
     ]

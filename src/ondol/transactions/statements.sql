@@ -636,6 +636,33 @@ DELETE FROM facts WHERE tenant = :tenant AND space = :space AND doc = :doc AND a
 SELECT {fact} FROM facts WHERE tenant = :tenant AND expires_at IS NOT NULL AND expires_at <= :now
 ORDER BY expires_at LIMIT :limit
 
+-- The facts of a scope that have no vector of the model, the newest first, among the newest of all.
+-- name: vector.missing
+SELECT {fact} FROM (SELECT {fact} FROM facts WHERE tenant = :tenant AND space = :space AND agent = :agent
+  AND user_id = :user_id AND (expires_at IS NULL OR expires_at > :now) ORDER BY doc DESC LIMIT :window) newest
+WHERE NOT EXISTS (SELECT 1 FROM fact_vectors v WHERE v.tenant = newest.tenant AND v.space = newest.space
+  AND v.doc = newest.doc AND v.model = :model AND v.hash = newest.hash) [before: AND doc < :before]
+ORDER BY doc DESC LIMIT :limit
+
+-- A vector is compared within its fact's scope alone, and as long as the fact says the same.
+-- name: vector.list
+SELECT v.doc, v.vector FROM (SELECT tenant, space, doc, hash FROM facts WHERE tenant = :tenant AND space = :space
+  AND agent = :agent AND user_id = :user_id AND (expires_at IS NULL OR expires_at > :now)
+  ORDER BY doc DESC LIMIT :window) newest
+JOIN fact_vectors v ON v.tenant = newest.tenant AND v.space = newest.space AND v.doc = newest.doc
+  AND v.model = :model AND v.hash = newest.hash
+ORDER BY v.doc DESC
+
+-- Nothing is kept of a fact that is gone by now, or says something else.
+-- name: vector.put
+INSERT INTO fact_vectors (tenant, space, doc, model, hash, vector)
+SELECT tenant, space, doc, :model, hash, :vector FROM facts
+WHERE tenant = :tenant AND space = :space AND doc = :doc AND agent = :agent AND user_id = :user_id AND hash = :hash
+ON CONFLICT (tenant, space, doc) DO UPDATE SET model = excluded.model, hash = excluded.hash, vector = excluded.vector
+
+-- name: vector.delete
+DELETE FROM fact_vectors WHERE tenant = :tenant AND space = :space AND doc = :doc
+
 -- name: space.indexed
 UPDATE search_spaces SET indexed = :indexed
 WHERE tenant = :tenant AND kind = :kind AND agent = :agent AND user_id = :user_id AND name = :name

@@ -1,0 +1,111 @@
+"""When are the vectors of a memory made, and what does a search do without them?
+
+Those of facts are made in the background, when a memory has changed or was searched: nobody waits. That of a query is
+waited for a moment; whatever goes wrong, words alone answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+
+from ondol import lookups, transactions, vectors
+from ondol.clock import Clock, to_micros
+from ondol.embedder import Embedder
+from ondol.errors import InvalidInput, StoreCorrupt
+from ondol.ids import checked_id
+from ondol.records import FactRow
+from ondol.secret import logger, redact
+from ondol.store import Store
+from ondol.transactions import Scope
+from ondol.vectors import Near
+
+log = logger("ondol.embedding")
+
+_MOMENT = 0.25  # seconds that a search waits for the vector of its query
+_REST = 30_000_000  # microseconds for which an embedder that failed a search is not asked by another
+_PATIENCE = 60.0  # seconds for a page of facts, in the background
+_PAGE = 16  # facts that are embedded at once
+_ASKED = 300  # characters of a query; of a longer one the first and the last, where it says what it is about
+_REMEMBERED = 10_000  # memories that wait for their vectors; of others the next search says so again
+
+
+class Embedding:
+    """The embedder of a runtime, or the lack of one."""
+
+    def __init__(self, store: Store, clock: Clock, embedder: Embedder | None) -> None:
+        """Raises InvalidInput for what is no embedder, or where numpy is missing."""
+        if embedder is not None:
+            if not callable(getattr(embedder, "embed", None)):
+                raise InvalidInput(f"embedder must have a name and an async embed(texts, *, query), got {embedder!r}")
+            checked_id("the name of an embedder", getattr(embedder, "name", ""))
+            if importlib.util.find_spec("numpy") is None:
+                raise InvalidInput("numpy is missing: pip install 'ondol[vectors]'")
+        self.store, self.clock, self.embedder = store, clock, embedder
+        self._wanted: dict[Scope, None] = {}
+        self._wake = asyncio.Event()
+        self._rests_until = 0
+
+    async def near(self, query: str) -> Near | None:
+        """What a query means. None where nobody can say so in a moment: then words alone are searched."""
+        if self.embedder is None or not query.strip() or self._now() < self._rests_until:
+            return None
+        try:
+            async with asyncio.timeout(_MOMENT):
+                (vector,) = await self.embedder.embed([_cut(query)], query=True)
+            return Near(self.embedder.name, vectors.packed(vector))
+        except Exception as error:  # of the embedder: no search fails by it
+            self._rests_until = self._now() + _REST
+            _warn("a query was searched by its words alone", error)
+            return None
+
+    def look(self, scope: Scope) -> None:
+        """Facts of this memory may be without a vector."""
+        if self.embedder is not None and len(self._wanted) < _REMEMBERED:
+            self._wanted[scope] = None
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Make the vectors that are wanted, until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._wanted:
+                scope = next(iter(self._wanted))
+                del self._wanted[scope]
+                try:
+                    await self._make(scope)
+                except Exception as error:  # of the embedder or of the store: the next search wants them again
+                    _warn("a memory is searched by its words alone", error)
+
+    async def _make(self, scope: Scope) -> None:
+        assert self.embedder is not None
+        model, before = self.embedder.name, None
+        while page := await self.store.read(lookups.without_vector, scope, model, self._now(), _PAGE, before):
+            before = page[-1].doc
+            texts = [(fact, text) for fact in page if (text := _readable(fact)) is not None]
+            if not texts:
+                continue
+            async with asyncio.timeout(_PATIENCE):
+                given = await self.embedder.embed([text for _, text in texts], query=False)
+            made = [(fact, vectors.packed(vector)) for (fact, _), vector in zip(texts, given, strict=True)]
+            await self.store.write(transactions.keep_vectors, scope, model, made)
+
+    def _now(self) -> int:
+        return to_micros(self.clock.now())
+
+
+def _cut(query: str) -> str:
+    return query if len(query) <= _ASKED else f"{query[: _ASKED // 2]} {query[-_ASKED // 2 :]}"
+
+
+def _readable(fact: FactRow) -> str | None:
+    """A damaged fact has no vector."""
+    try:
+        return fact.checked_text()
+    except StoreCorrupt:
+        return None
+
+
+def _warn(what: str, error: Exception) -> None:
+    log.warning("%s: %s", what, redact(f"{type(error).__name__}: {error}"))

