@@ -74,6 +74,10 @@ async def test_files_come_by_form_and_by_json_and_go_out_as_downloads(http: Door
         "application/octet-stream", "nosniff",
     )  # fmt: skip
     assert (await http.client.get(f"/v1/runs/{run.id}/blobs/{'0' * 64}")).status_code == 404
+    other = await http.client.post("/v1/runs", json=body())
+    assert (
+        await http.client.get(f"/v1/runs/{other.json()['id']}/blobs/{digest}")
+    ).status_code == 404  # not of this run
 
 
 async def raw(http: Door, *pieces: bytes) -> bytes:

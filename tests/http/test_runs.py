@@ -113,12 +113,16 @@ async def test_the_client_of_the_stream_that_made_a_run_takes_it_with_it(db: str
     body = {"agent": "slow", "input": "go", "session": "s"}
     stream = {"accept": "text/event-stream"}
     async with Runtime(db, agents=[Agent("slow", model=model, tools=[slow])]) as rt, door(rt) as http:
-        async with http.client.stream("POST", RUNS, json=body, headers=stream) as response:
+        keyed = stream | {"idempotency-key": "k"}
+        async with http.client.stream("POST", RUNS, json=body, headers=keyed) as response:
             events = read(response)
             id = (await anext(events)).data["id"].partition("/")[0]
             await gate.reached.wait()
-            async with http.client.stream("GET", f"{RUNS}/{id}/events") as watching:  # goes away, and does not matter
-                await anext(read(watching))
+            for method, path in (("GET", f"{RUNS}/{id}/events"), ("POST", RUNS)):  # goes away, and does not matter
+                sent = body if method == "POST" else None
+                async with http.client.stream(method, path, json=sent, headers=keyed) as watching:
+                    assert watching.headers["ondol-on-disconnect"] == "continue"
+                    assert (await anext(read(watching))).data["id"] == f"{id}/1"
             assert (await rt.get_run(id)).status == "running"
         ended = await http.client.get(f"{RUNS}/{id}/result", params={"wait": 20})
         assert ended.json()["state"] == "cancelled"
