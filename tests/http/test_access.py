@@ -148,7 +148,7 @@ async def test_what_is_somebody_elses_is_not_there(http: Door) -> None:
     assert (await http.client.post("/v1/runs", json=into, headers=lee)).status_code == 404
     assert (await http.client.post("/v1/runs", json=into | {"user": "kim"}, headers=lee)).status_code == 403
     theirs = await http.client.post("/v1/runs", json=into, headers=elsewhere)  # a session of their own, of that name
-    assert theirs.status_code == 202
+    assert theirs.status_code in (200, 202)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ async def test_a_page_or_a_proxy_from_elsewhere_does_not_reach_this_machine(
         assert answer.status_code in (401, 403), answer.text
         assert await rt.runs() == []
         same = {"origin": http.url, "sec-fetch-site": "same-origin"}
-        assert (await http.client.post("/v1/runs", json=body, headers=same)).status_code == 202
+        assert (await http.client.post("/v1/runs", json=body, headers=same)).status_code in (200, 202)
         assert "access-control-allow-origin" not in (await http.client.get("/v1/runs", headers=same)).headers
 
 

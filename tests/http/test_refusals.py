@@ -63,7 +63,7 @@ async def test_files_come_by_form_and_by_json_and_go_out_as_downloads(http: Door
                                      headers={"idempotency-key": "k"})  # fmt: skip
     attachment = {"name": "evil.html", "data": base64.b64encode(page).decode(), "media_type": "text/html"}
     by_json = await http.client.post("/v1/runs", json=body(attachments=[attachment]), headers={"idempotency-key": "k"})
-    assert (by_form.status_code, by_json.status_code) == (202, 202), (by_form.text, by_json.text)
+    assert {by_form.status_code, by_json.status_code} <= {200, 202}, (by_form.text, by_json.text)  # ended, or goes on
     assert by_form.json()["id"] == by_json.json()["id"]  # the same operation
     run = await http.app.runtime.get_run(by_form.json()["id"])
     (digest,) = await http.app.runtime.blobs_of(run.id)
@@ -74,10 +74,8 @@ async def test_files_come_by_form_and_by_json_and_go_out_as_downloads(http: Door
         "application/octet-stream", "nosniff",
     )  # fmt: skip
     assert (await http.client.get(f"/v1/runs/{run.id}/blobs/{'0' * 64}")).status_code == 404
-    other = await http.client.post("/v1/runs", json=body())
-    assert (
-        await http.client.get(f"/v1/runs/{other.json()['id']}/blobs/{digest}")
-    ).status_code == 404  # not of this run
+    other = (await http.client.post("/v1/runs", json=body())).json()["id"]  # a run that does not use it
+    assert (await http.client.get(f"/v1/runs/{other}/blobs/{digest}")).status_code == 404
 
 
 async def raw(http: Door, *pieces: bytes) -> bytes:
