@@ -95,8 +95,8 @@ MUTANTS = (
     Mutant(
         "memory: a fact that is erased takes its terms with it",
         "transactions/remembering.py",
-        '        *unposted(row.tenant, row.space, row.doc, row.checked_text()),\n        ("fact.delete"',
-        '        ("fact.delete"',
+        '        *unposted(row.tenant, row.space, row.doc, row.checked_text()),\n        ("vector.delete"',
+        '        ("vector.delete"',
         ("tests/promise/test_memory.py",),
     ),
     Mutant(

@@ -112,6 +112,8 @@ def routes(service: Service, drain: Drain) -> APIRouter:
             response = replies.outcome(answering, replayed=run.replayed)
             response.headers["preference-applied"] = f"wait={said.wait:g}"
             return response
+        if run.created and run.status == "queued":
+            return replies.of_run(run)  # as it was accepted, however far it has come meanwhile
         return replies.outcome(await service.answering(run), replayed=run.replayed)
 
     async def follow(run: Run, on_disconnect: OnDisconnect | None, respond_async: bool) -> Response:
