@@ -147,7 +147,7 @@ class Preparation:
         size = self._size(frame, extra)
         digest = digest_of(frame.block)
         drive.talk.carried[digest] = frame.block
-        shown = self._show(state)._replace(view=frame.view, carried=digest)
+        shown = self._show(state, frame.view, digest)
         built = events.ContextBuilt(
             step=step, hash=drive.talk.hash(shown, upto, extra), tokens=sizes.tokens(size),
             over=self._over(state, size), note=note and note[0], told=note[2] if note else [],
@@ -179,20 +179,19 @@ class Preparation:
         ordinal = 0 if state.shown is None else state.next_message
         return ordinal, messages.dumps(messages.runtime_note(text)), told
 
-    def _show(self, state: journal.State) -> journal.Shown:
+    def _show(self, state: journal.State, seen: View, carried: str) -> journal.Shown:
         """The clock of a run stands still while it works; after a pause it is told both times."""
-        drive, history = self.drive, self.drive.talk.history
-        began, zone, facts = drive.row.accepted_at - drive.lag, drive.row.zone, self._shown_facts(state)
-        show = functools.partial(
-            journal.Shown, history=history.until, definition=drive.served.digest, start=history.start,
-            recalled=facts.recalled, recalled_by=facts.recalled_by,
-        )  # fmt: skip
+        drive, history, before = self.drive, self.drive.talk.history, state.shown
+        facts = self._shown_facts(state)
+        began = drive.row.accepted_at - drive.lag
+        times: tuple[int, int | None, str | None] = began, None, drive.row.zone
         if state.waited:
-            since = state.shown.since if state.shown is not None else None
-            return show(drive.now() - drive.lag, since or began, zone)
-        if state.shown is not None:
-            return show(state.shown.clock, state.shown.since, state.shown.zone)
-        return show(began, None, zone)
+            times = drive.now() - drive.lag, (None if before is None else before.since) or began, drive.row.zone
+        elif before is not None:
+            times = before.clock, before.since, before.zone
+        return journal.Shown(
+            *times, history.until, drive.served.digest, history.start, seen, carried, facts.recalled, facts.recalled_by
+        )
 
     def leaves(self) -> str | None:
         """What the session's models are shown after this run, as it is stored; None where that is no news.

@@ -161,6 +161,7 @@ class Drive:
         self._definitions: dict[str, dict[str, Any]] = {}  # older ones of its agent, by digest
         self._rested = 0  # the instant of the next attempt at the model that was waited for
         self._partial: list[str] = []
+        self._bounds = served.bounds  # with the model that was asked last
         self._group: asyncio.TaskGroup | None = None
         self.absorbing = False
 
@@ -229,7 +230,10 @@ class Drive:
 
     @property
     def bounds(self) -> Bounds:
-        return self.served.bounds._replace(model=self.asked.model.name)
+        model = self.asked.model.name
+        if self._bounds.model != model:
+            self._bounds = self.served.bounds._replace(model=model)
+        return self._bounds
 
     def model_started(self, step: int) -> events.ModelStarted:
         return events.ModelStarted(step=step, model=self.asked.model.name if len(self.served.models) > 1 else "")
