@@ -547,7 +547,7 @@ class _Loop:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
-        except BaseException:
+        except BaseException:  # Ctrl-C above all: what nobody waits for is not left running in the other thread
             future.cancel()
             raise
 

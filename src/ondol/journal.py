@@ -117,7 +117,7 @@ class State:
     restored: tuple[int, int] | None = None  # from a backup: the last instant that it knows of, and that of the restore
 
     def but(self, **changes: Any) -> State:
-        """The state with other values in these fields. One is made for each entry: it takes no look at the others."""
+        """The state with other values in these fields."""
         changed = object.__new__(State)
         changed.__dict__.update(self.__dict__, **changes)
         return changed

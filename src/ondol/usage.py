@@ -7,7 +7,6 @@ nobody said is not zero: a sum over such calls says how many of them there are.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 
 from ondol import values
@@ -41,9 +40,6 @@ class Usage(NamedTuple):
             _sum(self.cache_read, other.cache_read), _sum(self.cache_write, other.cache_write),
             _sum(self.reasoning, other.reasoning), self.unknown + other.unknown, self.estimated + other.estimated,
         )  # fmt: skip
-
-
-NOTHING: Mapping[str, Usage] = MappingProxyType({})
 
 
 def _sum(one: int | None, other: int | None) -> int | None:

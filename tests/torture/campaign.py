@@ -223,7 +223,7 @@ class Campaign:
         with empty_folder() as folder:
             try:
                 seed = asyncio.run(self.family.notices(Place(folder, self._downstream)))
-            except Exception:
+            except Exception:  # said, and the campaign fails for it
                 self.say(f"{self.name}: the control\n{traceback.format_exc()}")
                 return False
         self.say(f"{self.name}: the control fails with seed {seed}, as it has to")
@@ -234,7 +234,7 @@ class Campaign:
         try:
             with empty_folder() as folder:
                 asyncio.run(self._bounded(seed, Place(folder, self._downstream)))
-        except Exception:
+        except Exception:  # that is what a case fails with: said with its seed, and counted
             command = f"make torture FAMILY={self.name} SEED={seed}"
             self.say(f"{traceback.format_exc()}\n{self.name}: seed {seed} FAILED. What it left: {folder}\n  {command}")
             return False

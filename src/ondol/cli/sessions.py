@@ -90,6 +90,13 @@ def _pin_body(pin: Pin) -> dict[str, Any]:
     return {"id": pin.id, "text": pin.text, "by": pin.by, "at": pin.at.isoformat()}
 
 
+def _say_pins(cli: Cli, session: Session) -> None:
+    if cli.out.for_people:
+        cli.out.line(f"session {session.id} has {len(session.pins)} pins and is at revision {session.revision}")
+    else:
+        cli.out.bodies([(p.id, _pin_body(p)) for p in session.pins])
+
+
 @verb(app, "pin")
 async def pin(
     cli: Cli,
@@ -100,10 +107,7 @@ async def pin(
     """Pin a text in a session: what its models are told in every request, word for word."""
     async with cli.runtime() as rt:
         session = await rt.pin(id, text, by=by)
-    if cli.out.for_people:
-        cli.out.line(f"session {id} has {len(session.pins)} pins and is at revision {session.revision}")
-    else:
-        cli.out.bodies([(p.id, _pin_body(p)) for p in session.pins])
+    _say_pins(cli, session)
 
 
 @verb(app, "unpin")
@@ -116,10 +120,7 @@ async def unpin(
     """Take a pin away."""
     async with cli.runtime() as rt:
         session = await rt.unpin(id, pin, by=by)
-    if cli.out.for_people:
-        cli.out.line(f"session {id} has {len(session.pins)} pins and is at revision {session.revision}")
-    else:
-        cli.out.bodies([(p.id, _pin_body(p)) for p in session.pins])
+    _say_pins(cli, session)
 
 
 @verb(app, "compact")

@@ -164,7 +164,7 @@ def listen(host: str, port: int) -> socket.socket:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.bind(found[4])
             listening.listen(2048)
-        except BaseException:
+        except BaseException:  # whatever it is, it travels on, and leaves no socket behind
             listening.close()
             raise
     except OSError as error:
