@@ -637,6 +637,20 @@ MUTANTS = (
         ("tests/promise/test_context.py",),
     ),
     Mutant(
+        "memory: what a compaction drops is offered to it",
+        "transactions/driving.py",
+        "    if dropped is not None:\n",
+        "    if False:\n",
+        ("tests/promise/test_outbox.py",),
+    ),
+    Mutant(
+        "memory: a turn is offered to it once",
+        "transactions/statements.sql",
+        "o.run = runs.id AND o.kind = 'run.completed')",
+        "o.run = runs.id AND o.kind = 'run.gone')",
+        ("tests/promise/test_outbox.py",),
+    ),
+    Mutant(
         "context: a compaction that another turn came before gives up",
         "transactions/sessions.py",
         "    found = yield from _free(tenant, session, revision)\n",

@@ -29,13 +29,15 @@ if TYPE_CHECKING:
 log = logger("ondol.outbox")
 
 _PAGE = 50
+_TAUGHT = ("run.completed", transactions.DROPPED)  # what there is something to learn from
 _ERROR_KEPT = 500  # characters
 _PATIENCE = timedelta(minutes=5)  # for one attempt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxMessage:
-    """``kind`` is the event (``run.completed`` and the like, ``run.waiting``) of the run, ``id`` that event's id.
+    """``kind`` is the event (``run.completed`` and the like, ``run.waiting``) of the run, ``id`` that event's id; or
+    ``turn.dropped``: models are not shown the run's turn any more, and only the agent's memory hears of it.
 
     It may be told more than once, always with the same id. ``state`` is ``pending``, ``delivered`` or ``dead``, and
     then ``error`` says why.
@@ -71,17 +73,19 @@ class Deliveries:
     ) -> None:  # fmt: skip
         self.embedding = embedding
         self.store, self.clock, self.served, self.deliver = store, clock, served, deliver
+        memories = {name: one.agent.memory for name, one in served.items()}
+        #: The agents here that learn from turns.
+        self.learning = [name for name, memory in memories.items() if memory is not None and memory.extract is not None]
         self._wake = asyncio.Event()
         self._timer: Timer | None = None
 
     def wants(self, agent: str) -> bool:
         """Does anybody here want to hear of its runs?"""
-        memory = self.served[agent].agent.memory if agent in self.served else None
-        return self.deliver is not None or (memory is not None and memory.extract is not None)
+        return self.deliver is not None or agent in self.learning
 
     def look(self) -> None:
         """There may be something to tell. Where nobody listens, nobody looks."""
-        if self.deliver is not None or any(self.wants(agent) for agent in self.served):
+        if self.deliver is not None or self.learning:
             self._wake.set()
 
     async def run(self) -> None:
@@ -119,9 +123,9 @@ class Deliveries:
             return False
         try:
             async with asyncio.timeout(_PATIENCE.total_seconds()):
-                if self.deliver is not None:
+                if self.deliver is not None and message.kind != transactions.DROPPED:
                     await self.deliver(message_of(tenant, message))
-                facts = await self._learned(run) if message.kind == "run.completed" else []
+                facts = await self._learned(run) if message.kind in _TAUGHT else []
         except Exception as error:  # of whoever listens: the run is not touched by it
             said = redact(values.valid(f"{type(error).__name__}: {error}"))[:_ERROR_KEPT]
             log.warning("outbox message %s: %s", message.id, said, extra={"run": message.run})

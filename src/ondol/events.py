@@ -256,7 +256,8 @@ class ContextCompacted(Spent):
 
     The journal and the session's messages stay as they are. ``before`` and ``after`` are estimated tokens of the
     request. ``summary`` stands in the place of turns that are not shown; the model ``by`` wrote it, if one did, asked
-    with the prompt of that digest. ``refused`` says why what a model wrote was not taken.
+    with the prompt of that digest. ``refused`` says why what a model wrote was not taken. ``offered``: what goes of the
+    agent's earlier turns is offered to its memory, which learns from turns; each turn is offered once.
     """
 
     kind: ClassVar[str] = "context.compacted"
@@ -269,6 +270,7 @@ class ContextCompacted(Spent):
     by: str = ""
     prompt: str = ""
     refused: str = ""
+    offered: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -121,6 +121,7 @@ class Preparation:
             definition=(drive.served.digest, drive.served.definition) if changed else None, steers=joining,
             unread=False, carried=(digest_of(frame.block), frame.block) if frame.block else None,
             used=journal.used_with(drive.state, compaction) if spent and compaction is not None else None,
+            dropped=self._dropped(compaction.was, compaction.view) if compaction and compaction.offered else None,
         )  # fmt: skip
 
     def if_last(self, call: int, entry: events.Entry, reply: int, body: str) -> Sequence[events.Entry]:
@@ -376,9 +377,18 @@ class Preparation:
         compaction = events.ContextCompacted(
             step=state.step + 1, before=sizes.tokens(self._size(frame, extra)),
             after=sizes.tokens(self._size(after, extra)), was=frame.view.dumps(), view=after.view.dumps(),
-            summary=made.text, by=made.by, prompt=made.prompt, refused=made.refused, **made.spent,
+            summary=made.text, by=made.by, prompt=made.prompt, refused=made.refused,
+            offered=self._dropped(frame.view.dumps(), after.view.dumps()) is not None, **made.spent,
         )  # fmt: skip
         return after, compaction
+
+    def _dropped(self, was: Mapping[str, int], seen: Mapping[str, int]) -> transactions.Dropped | None:
+        """What goes of earlier turns, where the agent learns from turns."""
+        memory = self.drive.served.agent.memory
+        went = [seen[name] for name in ("since", "detail") if seen.get(name, 0) > was.get(name, 0)]
+        if memory is None or memory.extract is None or not went:
+            return None
+        return transactions.Dropped(self.drive.row.agent, was.get("since", 0), max(went))
 
     async def _summarise(self, state: journal.State, frame: Frame, until: int, limit: int, length: int) -> Made | None:
         """What is told in the place of the turns before ``until``, in so many bytes; None: a cancel or the like

@@ -1012,14 +1012,15 @@ class Runtime:
             raise InvalidInput(f"keep={keep!r}: give a number of turns, a whole number from 0")
         row = await self._read(queries.get_session, tenant, session)
         said = await self._read(queries.read_window, row, row.shown.since, row.next_message)
-        plan = compacting.plan([(m.seq, m.body) for m in said], row, keep)
+        plan = compacting.plan([(m.seq, m.body) for m in said], row, keep, self._deliveries.learning)
         if preview or plan.seen is None:
             return plan.told(row.revision, applied=False)
         by, now = checked_id("by", by or this_person()), to_micros(self.clock.now())
         row = await self._store.write(
             transactions.compact_session, tenant, session, now, seen=plan.seen, by=by, door=self.door,
-            revision=row.revision,
+            revision=row.revision, dropped=plan.dropped,
         )  # fmt: skip
+        self._deliveries.look()
         return plan.told(row.revision, applied=True)
 
     async def delete_session(

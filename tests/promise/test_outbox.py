@@ -12,7 +12,20 @@ import pytest
 from kit import waits
 from rememberer import rememberer
 
-from ondol import Agent, InvalidInput, Memory, Message, NotFound, OutboxMessage, RunFailed, Runtime, tool
+from ondol import (
+    Agent,
+    ContextPolicy,
+    InvalidInput,
+    Memory,
+    Message,
+    ModelRequest,
+    NotFound,
+    OutboxMessage,
+    Run,
+    RunFailed,
+    Runtime,
+    tool,
+)
 from ondol.testing import ManualClock, ScriptedModel, call
 
 KIM = {"agent": "friend", "user": "kim"}
@@ -171,3 +184,128 @@ async def test_nothing_is_written_where_nobody_listens(db: str) -> None:
         assert await rt.outbox() == []
     with pytest.raises(InvalidInput, match="extract"):
         Memory(extract=len)  # type: ignore[arg-type]
+
+
+# --- what a compaction drops ------------------------------------------------------------------------------------
+
+
+def wordy(request: ModelRequest) -> str:
+    return "ok, " + "as was to be expected " * 12
+
+
+async def requests_learned(said: Sequence[Message]) -> list[str]:
+    return [m.text.split(".")[0] for m in said if m.role == "user" and m.origin is None]
+
+
+def forgetful(extract: Any = None) -> Agent:
+    """Its requests have room for about two of its turns."""
+    policy = ContextPolicy(budget=1_050, keep=1, summary="excerpt")
+    return Agent("friend", model=ScriptedModel(wordy), memory=Memory(recall=0, extract=extract), context=policy)
+
+
+async def talk(rt: Runtime, turns: Sequence[int], users: Sequence[str] = ("kim",)) -> Run:
+    for n in turns:
+        words = f"turn {n}. " + "and some words more " * 10
+        run = await rt.start("friend", words, user=users[n % len(users)], session="s", operation_id=str(n))
+        await run.result()
+    return run
+
+
+async def compactions(rt: Runtime, run: Run) -> list[dict[str, Any]]:
+    return [e.data for r in await rt.runs(session="s") async for e in r.events() if e.type == "context.compacted"]
+
+
+@pytest.mark.both_stores
+async def test_what_a_compaction_drops_is_offered_to_memory_and_the_record_says_so(db: str) -> None:
+    """The first turns are from a time when the agent did not learn yet."""
+    async with runtime(db, forgetful()) as rt:
+        await talk(rt, range(2))
+        assert await rt.outbox() == []
+    agent = forgetful(requests_learned)
+    async with runtime(db, agent) as rt:
+        run = await talk(rt, range(2, 6))
+        assert [c["offered"] for c in await compactions(rt, run)][-1] is True
+        told = await settled(rt, "delivered", 6)
+        assert sorted(m.kind for m in told) == ["run.completed"] * 4 + ["turn.dropped"] * 2
+        facts = await rt.memory.ls(**KIM)
+        assert sorted(f.text for f in facts) == [f"turn {n}" for n in range(6)]
+        assert all(f.untrusted for f in facts)
+        assert (await rt.context(run.id)).matches
+
+
+async def test_a_turn_is_offered_to_memory_once_so_what_a_person_erased_does_not_come_back(db: str) -> None:
+    calls: list[str] = []
+
+    async def extract(said: Sequence[Message]) -> list[str]:
+        found = await requests_learned(said)
+        calls.extend(found)
+        return found
+
+    agent = forgetful(extract)
+    async with runtime(db, agent) as rt:
+        await talk(rt, range(2))
+        await settled(rt, "delivered", 2)
+        await rt.memory.erase(**KIM)
+        run = await talk(rt, range(2, 6))
+        assert any(c["offered"] for c in await compactions(rt, run))
+        await settled(rt, "delivered", 6)
+        assert sorted(f.text for f in await rt.memory.ls(**KIM)) == [f"turn {n}" for n in range(2, 6)]
+    assert sorted(calls) == [f"turn {n}" for n in range(6)]
+
+
+@pytest.mark.both_stores
+async def test_what_is_dropped_of_a_session_of_two_goes_to_the_memory_of_who_said_it(db: str) -> None:
+    async with runtime(db, forgetful()) as rt:
+        await talk(rt, range(3), users=("kim", "lee"))
+    agent = forgetful(requests_learned)
+    async with runtime(db, agent) as rt:
+        await talk(rt, range(4, 8), users=("kim", "kim"))
+        await settled(rt, "delivered", 7)
+        kims, lees = await rt.memory.ls(**KIM), await rt.memory.ls(agent="friend", user="lee")
+        assert sorted(f.text for f in kims) == [f"turn {n}" for n in (0, 2, 4, 5, 6, 7)]
+        assert [f.text for f in lees] == ["turn 1"]
+
+
+async def test_a_turn_does_not_wait_for_memory_to_take_what_it_drops(db: str) -> None:
+    async with runtime(db, forgetful()) as rt:
+        await talk(rt, range(2))
+
+    async def never(said: Sequence[Message]) -> list[str]:
+        await asyncio.Event().wait()
+        return []
+
+    agent = forgetful(never)
+    async with runtime(db, agent) as rt:
+        run = await talk(rt, range(2, 6))
+        assert any(c["offered"] for c in await compactions(rt, run))
+        assert {m.state for m in await rt.outbox()} == {"pending"}
+
+
+async def test_what_a_fork_drops_of_the_session_that_it_goes_on_from_is_offered_too(db: str) -> None:
+    async with runtime(db, forgetful()) as rt:
+        run = await talk(rt, range(3))
+        fork = await rt.fork(run, at_step=1)
+        await fork.result()
+        session = fork.session
+    agent = forgetful(requests_learned)
+    async with runtime(db, agent) as rt:
+        done = await rt.compact_session(session, keep=1, by="lee")
+        assert done.offered == ("friend",)
+        await settled(rt, "delivered", 2)
+        assert sorted(f.text for f in await rt.memory.ls(**KIM)) == ["turn 0", "turn 1"]
+
+
+async def test_what_somebody_compacts_by_hand_is_offered_and_not_told_to_anybody_else(db: str) -> None:
+    listener = Listener()
+    async with runtime(db, forgetful()) as rt:
+        await talk(rt, range(2))
+    agent = forgetful(requests_learned)
+    async with runtime(db, agent, deliver=listener) as rt:
+        seen = await rt.compact_session("s", keep=1, preview=True)
+        assert seen.offered == ("friend",)
+        assert await rt.outbox() == []
+        await rt.compact_session("s", keep=1, by="lee")
+        (message,) = await settled(rt, "delivered")
+        assert message.kind == "turn.dropped"
+        assert [f.text for f in await rt.memory.ls(**KIM)] == ["turn 0"]
+    assert listener.heard == []

@@ -63,6 +63,7 @@ def _left_out(less: dict[str, Any]) -> list[tuple[str, Any]]:
         ("less from here on", f"about {less['after']} tokens instead of {less['before']}"),
         *((f"  {name}", f"before m{place}") for name, place in moved),
         ("  summary", by + refused if less.get("summary") else None),
+        ("  memory", "what goes of earlier turns is offered to it" if less.get("offered") else None),
     ]  # fmt: skip
 
 

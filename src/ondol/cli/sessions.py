@@ -144,6 +144,7 @@ async def compact_one(
         ("session", id), ("revision", done.revision), ("done", "no, this is a preview" if preview else "yes"),
         ("tokens", f"about {done.after} instead of {done.before}"), ("summarised", f"{done.first} to {done.last}"),
         ("kept", f"{done.kept} messages as they are, {done.pins} pins"),
+        ("offered to", f"the memory of {', '.join(done.offered)}" if done.offered else None),
     ])  # fmt: skip
     cli.out.line()
     for line in done.summary.splitlines():

@@ -57,7 +57,16 @@ from ondol.transactions.indexing import (
     stored_text,
     text_of,
 )
-from ondol.transactions.outbox import OutboxRow, deliver_again, delivered, due_messages, list_outbox, not_delivered
+from ondol.transactions.outbox import (
+    DROPPED,
+    Dropped,
+    OutboxRow,
+    deliver_again,
+    delivered,
+    due_messages,
+    list_outbox,
+    not_delivered,
+)
 from ondol.transactions.pieces import Blocking, Claim, Steer, blocking, checked_body, run_row, steers_in
 from ondol.transactions.remembering import (
     Changes,
@@ -83,6 +92,7 @@ __all__ = [
     "CLOCK",
     "CONFIRMED",
     "DECISIONS",
+    "DROPPED",
     "REPLY_KEPT",
     "RETRYABLE_AFTER_RESTORE",
     "STATEMENTS",
@@ -97,6 +107,7 @@ __all__ = [
     "Claimed",
     "Decided",
     "Decision",
+    "Dropped",
     "End",
     "Ended",
     "Given",

@@ -117,6 +117,7 @@ def note_down(
     used: Mapping[str, Usage] | None = None,
     steers: Sequence[tuple[Steer, int]] = (),
     carried: tuple[str, str] | None = None,
+    dropped: outbox.Dropped | None = None,
     unread: bool = True,
 ) -> Tx[journal.Batch]:
     """T2, and a failed model attempt: entries of the holder that change nothing else.
@@ -124,7 +125,8 @@ def note_down(
     ``message`` is a note's ordinal and body, ``definition`` the digest and body of an agent that changed meanwhile,
     ``used`` what the run has used with the failed attempt. ``steers`` join the run, each as its message of that
     ordinal; if one of them does not wait any more, or a cancel is requested, nothing is written. ``carried`` is the
-    digest and the text of what the runtime carries. ``unread`` tolerates unread signals.
+    digest and the text of what the runtime carries, ``dropped`` what memory is offered since it is not shown any more.
+    ``unread`` tolerates unread signals.
     """
     holding = hold(claim, len(entries), at)
     if used is not None:
@@ -151,6 +153,8 @@ def note_down(
         of_session = {"tenant": claim.tenant, "session": claim.session}
         writes.append(("carried.insert", of_session | {"digest": digest, "body": body}))
     yield writes
+    if dropped is not None:
+        yield from outbox.offer(claim.tenant, claim.session, at, dropped)
     return batch
 
 

@@ -1,7 +1,7 @@
-"""What is written so that somebody hears how a run ended, or that it waits?
+"""What is written so that somebody hears how a run ended, or that it waits, or that a turn is not shown any more?
 
-The message is written with what it tells (T6, T8, T9), so neither is there without the other. It holds no content, and
-its id is that of the run's event. It is told at least once; telling it changes nothing of the run.
+The message is written with what it tells (T6, T8, T9, a compaction), so neither is there without the other. It holds
+no content, and its id is that of the run's event. It is told at least once; telling it changes nothing of the run.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ondol.errors import NotFound
+from ondol.records import SessionRow
 from ondol.transactions.remembering import NewFact, Scope, remember
 from ondol.transactions.statements import Statement, Tx, with_conditions
 
+DROPPED = "turn.dropped"  # the kind of a message that only memory hears
 ATTEMPTS = 8  # after which a message is dead
 _FIRST, _LONGEST = 2_000_000, 3_600_000_000  # microseconds between attempts: four times as long after each
 
@@ -31,6 +33,30 @@ class OutboxRow(NamedTuple):
 def told(tenant: str, run: str, seq: int, kind: str, at: int) -> Statement:
     """The message about the run's entry ``seq``."""
     return "outbox.put", {"tenant": tenant, "id": f"{run}/{seq}", "run": run, "kind": kind, "at": at}
+
+
+class Dropped(NamedTuple):
+    """What models are not shown any more of the turns that ``agent`` had: those that begin from the place ``since`` on
+    and before ``until``."""
+
+    agent: str
+    since: int
+    until: int
+
+
+def offer(tenant: str, session: str, at: int, dropped: Dropped) -> Tx[None]:
+    """A message about each of these turns that has none yet: whoever learns from turns learns from it now, or never.
+
+    Those of the sessions that this one goes on from are among them.
+    """
+    part: str | None = session
+    agent, since, until = dropped
+    while part is not None and since < until:
+        of_part = {"tenant": tenant, "session": part}
+        offered = "outbox.offer", of_part | {"at": at, "agent": agent, "since": since, "until": until}
+        _, rows = yield [offered, ("session.get", of_part)]
+        row = SessionRow(*rows[0])
+        part, until = row.parent, min(until, row.parent_until or 0)
 
 
 def due_messages(tenant: str, limit: int) -> Tx[list[OutboxRow]]:

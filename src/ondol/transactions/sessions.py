@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ondol import ids, journal, pins
 from ondol.errors import NotFound, RevisionConflict, SessionBusy
 from ondol.records import SessionRow
 from ondol.transactions.indexing import forget_session
+from ondol.transactions.outbox import Dropped, offer
 from ondol.transactions.pieces import act_row, pins_row, seen_rows
 from ondol.transactions.statements import Statement, Tx
 
@@ -93,11 +96,13 @@ def pin_session(
 
 
 def compact_session(
-    tenant: str, session: str, at: int, *, seen: str, by: str, door: str, revision: int
+    tenant: str, session: str, at: int, *, seen: str, by: str, door: str, revision: int, dropped: Sequence[Dropped] = ()
 ) -> Tx[SessionRow]:
     """Change what models are shown of a session. It was made from that revision: if there is another one, it gives
-    up (RevisionConflict)."""
+    up (RevisionConflict). ``dropped`` is what memories are offered since it is not shown any more."""
     found = yield from _free(tenant, session, revision)
+    for turns in dropped:
+        yield from offer(tenant, session, at, turns)
     act = act_row(tenant, at, by, door, "session.compact", session)
     writes = [*seen_rows(tenant, session, seen, found.next_message), act]
     return (yield from _raised(tenant, session, at, writes))

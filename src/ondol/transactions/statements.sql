@@ -730,6 +730,14 @@ INSERT INTO outbox (tenant, id, run, kind, due, at)
 SELECT tenant, :id, run, :kind, :at, :at FROM outbox_wanted WHERE tenant = :tenant AND run = :run
 ON CONFLICT (tenant, id) DO NOTHING
 
+-- Turns of an agent that its models are not shown any more, and that nobody was told of when they ended.
+-- name: outbox.offer
+INSERT INTO outbox (tenant, id, run, kind, due, at)
+SELECT tenant, id || '/dropped', id, 'turn.dropped', :at, :at FROM runs
+WHERE tenant = :tenant AND session = :session AND base >= :since AND base < :until AND agent = :agent AND user_id <> ''
+  AND NOT EXISTS (SELECT 1 FROM outbox o WHERE o.tenant = runs.tenant AND o.run = runs.id AND o.kind = 'run.completed')
+ON CONFLICT (tenant, id) DO NOTHING
+
 -- name: outbox.due
 SELECT id, run, kind, state, attempts, due, error, at FROM outbox WHERE tenant = :tenant AND state = 'pending'
 ORDER BY due LIMIT :limit
