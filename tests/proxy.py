@@ -15,7 +15,7 @@ class Proxy:
 
     ``before``: the server never hears of it. ``after``: the server does it, and its answer is lost. ``delayed``: the
     client is cut off at once, and the COMMIT reaches the server ``delay`` seconds later (a network that holds back
-    what it was given). Every connection is cut off while ``down`` is set.
+    what it was given). Every connection is cut off while ``down`` is set, and ``refused`` says that one was.
     """
 
     def __init__(self, port: int) -> None:
@@ -26,6 +26,7 @@ class Proxy:
         self.cuts = 0
         self.down = False
         self.was_cut = threading.Event()
+        self.refused = threading.Event()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._pairs: set[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = set()
@@ -68,6 +69,7 @@ class Proxy:
     async def _client(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
         if self.down:
             to_client.transport.abort()
+            self.refused.set()
             return
         from_server, to_server = await asyncio.open_connection("127.0.0.1", self.to)
         pair = (to_client, to_server)

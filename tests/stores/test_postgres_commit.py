@@ -15,9 +15,9 @@ from postgres import Server
 from proxy import Cut, Proxy
 
 from ondol import Agent, Runtime
-from ondol.errors import OutcomeUnknown
+from ondol.errors import OutcomeUnknown, StoreBusy
 from ondol.queries import get_meta
-from ondol.stores import postgres_writer
+from ondol.stores import postgres_place, postgres_writer
 from ondol.stores.postgres import PostgresStore
 from ondol.testing import ScriptedModel
 from ondol.transactions import Tx, set_meta
@@ -143,3 +143,41 @@ async def test_an_operation_whose_acceptance_was_cut_off_is_one_run(
                 result = await rt.run(agent, "hi", session=f"s{n}", operation_id=f"op{n}")
                 assert result.text == "hello"
         assert len(await rt.runs()) == 3
+
+
+@pytest.mark.parametrize("does", ["reads", "writes"])
+async def test_a_server_that_is_away_for_a_moment_is_waited_for(
+    new_database: Callable[[], str], proxy: Proxy, does: str
+) -> None:
+    """As in a restart, or while another one takes over: whoever reads hears of that as little as whoever writes."""
+    async with opened(proxy.url(new_database())) as store:
+        assert await store.write(count) == 1
+        assert await store.read(get_meta, "count") == "1"
+        proxy.down = True
+        proxy.cut_all()
+        waiting = asyncio.create_task(store.write(count) if does == "writes" else store.read(get_meta, "count"))
+        for _ in range(2):  # more than one of its attempts is in vain
+            proxy.refused.clear()
+            await asyncio.to_thread(proxy.refused.wait)
+        assert not waiting.done()
+        proxy.down = False
+        assert await waiting == (2 if does == "writes" else "1")
+
+
+async def test_a_server_that_stays_away_is_said_to_be_and_that_once_is_waited_for(
+    new_database: Callable[[], str], proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those who come later do not wait anew for what others have waited for in vain."""
+    monkeypatch.setattr(postgres_place, "PATIENCE", 0.5)
+    async with opened(proxy.url(new_database())) as store:
+        proxy.down = True
+        proxy.cut_all()
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        reads = [store.read(get_meta, "count") for _ in range(20)]
+        refused = await asyncio.gather(*reads, return_exceptions=True)
+        assert {type(error) for error in refused} == {StoreBusy}
+        assert all("cannot be reached" in str(error) for error in refused)
+        assert clock() - began < 10 * 0.5
+        proxy.down = False
+        assert await store.read(get_meta, "count") is None

@@ -23,7 +23,7 @@ from ondol.secret import logger
 from ondol.stores import postgres_schema
 from ondol.stores.jobs import Job, deliver, new_job, to_its_end
 from ondol.stores.postgres_listener import Listener
-from ondol.stores.postgres_place import Place
+from ondol.stores.postgres_place import Connector, Place
 from ondol.stores.postgres_wire import ConnectionLost, Refused, Wire
 from ondol.stores.postgres_writer import Writer
 from ondol.transactions import Row, Tx
@@ -46,7 +46,8 @@ class PostgresStore:
     def __init__(self, place: Place | str) -> None:
         self.place = Place.of(place) if isinstance(place, str) else place
         self.name = self.place.name
-        self.writers = Writer(self.place, grouping=True), Writer(self.place, grouping=False)
+        self._connector = Connector(self.place)
+        self.writers = Writer(self._connector, grouping=True), Writer(self._connector, grouping=False)
         self._writes: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._alone: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._reads: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -189,7 +190,7 @@ class PostgresStore:
                 continue
             for attempt in range(3):
                 try:
-                    wire = wire or Wire(self.place.connect())
+                    wire = wire or Wire(self._connector.connect())
                     job.result, job.error = _read(wire, job.make), None
                     break
                 except ConnectionLost as lost:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
@@ -24,6 +25,8 @@ SMALLEST_POOL = 5
 _OWN = ("pool_size", "pool_timeout", "lease", "schema")
 _SCHEMA = re.compile("[a-z_][a-z0-9_]{0,62}")
 OLDEST_SERVER = 140000  # the oldest version of PostgreSQL that is tried
+PATIENCE = 10.0  # seconds that a server may be away, as in a restart or a failover, before callers are told
+PAUSE = 0.05  # seconds between two attempts to connect
 _IDLE_IN_TRANSACTION = 5.0  # seconds after which the server ends a transaction whose process has stopped
 _CONNECTING = {
     "connect_timeout": "10", "application_name": "ondol", "client_encoding": "UTF8",
@@ -144,6 +147,28 @@ class Place:
         if state.startswith("58"):
             return StoreError(f"reading or writing {self.name} failed ({said}): look at the disk, then try again")
         return StoreFault(f"{self.name}: {said}")
+
+
+class Connector:
+    """Connects the threads of one process. A server that is away is waited for, by all who come meanwhile at once."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._away = self._last = -PATIENCE  # when it was first found away, and last; of the monotonic clock
+
+    def connect(self, lock_timeout: float = 0) -> psycopg.Connection[Any]:
+        """See ``Place.connect``. Raises StoreBusy when the server has been away for too long."""
+        while True:
+            began = time.monotonic()
+            try:
+                return self.place.connect(lock_timeout)
+            except StoreBusy:
+                if began - self._last > PATIENCE:  # nobody has looked for a while: this is another time
+                    self._away = began
+                self._last = time.monotonic()
+                if self._last - self._away > PATIENCE:
+                    raise
+            time.sleep(PAUSE)
 
 
 _SETTINGS = """

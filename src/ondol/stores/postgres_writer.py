@@ -18,7 +18,7 @@ from ondol.errors import OndolError, OutcomeUnknown, StoreBusy, StoreError, Stor
 from ondol.secret import logger
 from ondol.stores import postgres_statements
 from ondol.stores.jobs import Job
-from ondol.stores.postgres_place import AGAIN, LOCK_TIMEOUT, Place
+from ondol.stores.postgres_place import AGAIN, LOCK_TIMEOUT, PAUSE, Connector
 from ondol.stores.postgres_wire import ConnectionLost, Refused, Wire
 from ondol.transactions import Changes, Claim, NewRun, Statement
 
@@ -27,8 +27,6 @@ log = logger("ondol.store")
 LOCK_PATIENCE = 10.0  # seconds that a transaction alone waits for a lock; longer than a stopped process keeps one
 READ_BACK_PATIENCE = 10.0  # seconds until a lost transaction must have ended: the server ends an idle one after 5
 _GROUP_PATIENCE = 0.25  # seconds that a group waits for a lock: others wait with it
-_CONNECT_PATIENCE = 10.0  # seconds that a server may be away, as in a restart, before callers are told
-_CONNECT_PAUSE = 0.05
 _AGAIN = 8  # times that a transaction alone is run before a race is given up
 _BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 
@@ -92,8 +90,8 @@ def _session(job: Job) -> Key | None:
 class Writer:
     """One connection that writes, used by one thread."""
 
-    def __init__(self, place: Place, *, grouping: bool) -> None:
-        self.place, self.grouping = place, grouping
+    def __init__(self, connector: Connector, *, grouping: bool) -> None:
+        self.connector, self.place, self.grouping = connector, connector.place, grouping
         self.transactions = self.commits = 0  # seen by tests and benchmarks
         self.ids: set[str] = set()  # that its connections had
         self._id = ""
@@ -103,22 +101,11 @@ class Writer:
 
     def connect(self) -> Wire:
         if self._wire is None:
-            self._wire = self._connected(_GROUP_PATIENCE if self.grouping else LOCK_PATIENCE)
+            self._wire = Wire(self.connector.connect(_GROUP_PATIENCE if self.grouping else LOCK_PATIENCE))
             # The row of a lost connection may be locked by it still.
             self._id, self._n = secrets.token_hex(8), 0
             self.ids.add(self._id)
         return self._wire
-
-    def _connected(self, lock_timeout: float) -> Wire:
-        """A new connection. A server that restarts is waited for."""
-        until = time.monotonic() + _CONNECT_PATIENCE
-        while True:
-            try:
-                return Wire(self.place.connect(lock_timeout))
-            except StoreBusy:
-                if time.monotonic() >= until:
-                    raise
-            time.sleep(_CONNECT_PAUSE)
 
     def close(self) -> None:
         wire, self._wire = self._wire, None
@@ -241,9 +228,10 @@ class Writer:
         why: Exception = lost
         while time.monotonic() < until:
             try:
-                wire = self._connected(READ_BACK_PATIENCE)
+                wire = Wire(self.connector.connect(READ_BACK_PATIENCE))
             except StoreError as error:
                 why = error
+                time.sleep(PAUSE)
                 continue
             try:
                 wire.control(_BEGIN)
