@@ -60,6 +60,7 @@ def reference_text(described: dict[str, Any]) -> str:
     lines += [
         "## Errors", "",
         "Every answer that is no success is a problem (RFC 9457): `code`, `detail` (what, and the next move) and `fix`.",
+        "Only a browser that asks for a page of the console (`Accept: text/html`) is told the same as a page.",
         "", "| status | code | what to do |", "|---|---|---|",
     ]  # fmt: skip
     for code, status in sorted(STATUS.items(), key=lambda item: (item[1], item[0])):

@@ -1157,6 +1157,20 @@ MUTANTS = (
         ("tests/http/console/test_forms.py",),
     ),
     Mutant(
+        "door: a refusal before a page is a page to a browser",
+        "http/requests.py",
+        'return not of_programs and "text/html" in _accepted(request)',
+        "return False",
+        ("tests/http/test_failing.py",),
+    ),
+    Mutant(
+        "door: the API says what is wrong in one form",
+        "http/requests.py",
+        'return not of_programs and "text/html" in _accepted(request)',
+        'return "text/html" in _accepted(request)',
+        ("tests/http/test_failing.py",),
+    ),
+    Mutant(
         "door: a decision says what was seen",
         "http/service.py",
         "        if seen is None:\n            raise",

@@ -14,6 +14,7 @@
     │   ├── InProgress          the operation is under way, and it asked not to wait
     │   ├── TooSlow             it did not come in time
     │   ├── Draining            this process stops: send it again, to the next one
+    │   ├── Overloaded          too many connections are open: send it again in a moment
     │   ├── NotFound            there is no such thing (or it belongs to somebody else)
     │   ├── OperationMismatch   the operation id was used before with other content
     │   ├── OperationExpired    the operation is done and its reply is no longer kept
@@ -96,7 +97,7 @@ CODES: Mapping[str, str] = {
     "malformed": "Send what the message names as HTTP and JSON have it.",
     "unsupported_media": "Send JSON (Content-Type: application/json); where files are taken also multipart/form-data.",
     "unauthenticated": "Send 'Authorization: Bearer TOKEN'; 'ondol tokens create' makes one.",
-    "forbidden": "Use a token that may do this: 'ondol tokens create --scope SCOPE' makes one.",
+    "forbidden": "Do what the message names: use a token with the scope, or let the page or name in when you start it.",
     "precondition_required": "Read the thing, and send what you saw in 'If-Match'.",
     "precondition_failed": "Read it again, look at what changed, then send the new value in 'If-Match'.",
     "in_progress": "Ask for the run's result, or send the same operation again with another 'Prefer: wait=N'.",
@@ -114,6 +115,7 @@ CODES: Mapping[str, str] = {
     "policy_denied": "Deny the ask, or approve it with arguments that the policy does not deny.",
     "replay_unsafe": "Settle what the verdict names; or force it with a name and a reason, or fork it from a step.",
     "cannot_go_on": "Start a new operation: this run has ended for good.",
+    "overloaded": "Send the same request again in a moment, over a connection that you keep open.",
     # what a run came to
     "run_ended": "Read the stored error of the run: 'ondol runs show RUN'.",
     "run_failed": "Read the code that the run failed with; if it can go on, send the same operation id again.",
@@ -261,6 +263,13 @@ class Draining(Refused):
     """The process stops and takes no new work. ``retry_after`` is in seconds."""
 
     code = "draining"
+    retry_after = 2
+
+
+class Overloaded(Refused):
+    """As many connections are open as are served. ``retry_after`` is in seconds."""
+
+    code = "overloaded"
     retry_after = 2
 
 

@@ -3,7 +3,7 @@
 ``make_app(runtime)`` is an ASGI application: ``ondol serve`` runs it, ``rt.asgi()`` gives it to whoever mounts it in
 an application of their own.
 
-**Where a page of the console goes:** ``ondol.http.console`` has a function ``pages(service, drain) -> APIRouter``. It
+**Where a page of the console goes:** ``ondol.http.console`` has a function ``pages(looks) -> APIRouter``. It
 is included below, at the root, beside ``/v1``. A page takes ``request.state.caller`` (a ``Caller``, or None where the
 request came without a token that counts: then ``request.state.refused`` says why, and the page asks for one; the
 cookie ``callers.COOKIE`` counts as a token), and calls the same ``Service`` as the routes of ``/v1``. Its forms may be
@@ -20,20 +20,22 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ondol import errors
-from ondol.errors import InvalidInput, Malformed, NotFound, OndolError
+from ondol.errors import Forbidden, InvalidInput, Malformed, NotFound, OndolError
 from ondol.http import console, routes_asks, routes_rest, routes_runs, routes_sessions
+from ondol.http.console.looks import Looks
 from ondol.http.description import describe, methods_at
 from ondol.http.drain import Drain
 from ondol.http.guard import Admission, Guard
 from ondol.http.metrics import Metrics
 from ondol.http.problems import internal, problem
 from ondol.http.replies import PREFIX
-from ondol.http.requests import said
+from ondol.http.requests import place, said
 from ondol.http.service import HEARTBEAT, Service
 from ondol.runtime import Runtime
 from ondol.secret import logger
@@ -51,10 +53,11 @@ class App:
     def __init__(self, runtime: Runtime, admission: Admission, heartbeat: float, longest: float | None) -> None:
         self.runtime, self.drain, self.metrics = runtime, Drain(longest), Metrics()
         self.service = Service(runtime, heartbeat=heartbeat)
-        self.api = _api(self.service, self.drain, self.metrics)
-        app: ASGIApp = Guard(self.api, runtime, admission, self.drain)
+        looks = Looks(self.service)
+        self.api = _api(self.service, self.drain, self.metrics, looks)
+        app: ASGIApp = Guard(self.api, runtime, admission, self.drain, looks.answer)
         if admission.origins:
-            app = CORSMiddleware(
+            app = _Cors(
                 app, allow_origins=list(admission.origins), allow_methods=["*"],
                 allow_headers=_SENT, expose_headers=_SHOWN,
             )  # fmt: skip
@@ -68,6 +71,20 @@ class App:
         return self.api.openapi()
 
 
+class _Cors(CORSMiddleware):
+    """Pages from elsewhere that may use the door. Any other is told so as the guard does."""
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        response = super().preflight_response(request_headers)
+        if response.status_code == 200:
+            return response
+        asked = request_headers["origin"], request_headers["access-control-request-method"]
+        refused = Forbidden(
+            "a page of {!r} may not send {!r} like that: 'ondol serve --allow-origin' says which may".format(*asked)
+        )
+        return problem(refused)
+
+
 def make_app(
     runtime: Runtime, admission: Admission | None = None, *, heartbeat: float = HEARTBEAT, longest: float | None = None
 ) -> App:
@@ -78,7 +95,7 @@ def make_app(
     return App(runtime, admission or Admission(), heartbeat, longest)
 
 
-def _api(service: Service, drain: Drain, metrics: Metrics) -> FastAPI:
+def _api(service: Service, drain: Drain, metrics: Metrics, looks: Looks) -> FastAPI:
     from ondol import __version__
 
     @contextlib.asynccontextmanager
@@ -98,8 +115,8 @@ def _api(service: Service, drain: Drain, metrics: Metrics) -> FastAPI:
                    routes_asks.routes(service), routes_rest.routes(service)):  # fmt: skip
         api.include_router(router, prefix=PREFIX)
     api.include_router(routes_rest.watching_over(service, drain, metrics))
-    api.include_router(console.pages(service, drain))
-    _add_errors(api)
+    api.include_router(console.pages(looks))
+    _add_errors(api, looks)
     described: dict[str, Any] = {}
 
     def openapi() -> dict[str, Any]:
@@ -116,42 +133,45 @@ def _api(service: Service, drain: Drain, metrics: Metrics) -> FastAPI:
     return api
 
 
-def _add_errors(api: FastAPI) -> None:
-    """Every answer that is no success is a problem."""
+def _add_errors(api: FastAPI, looks: Looks) -> None:
+    """Every answer that is no success is a problem, or the page of one."""
 
     @api.exception_handler(OndolError)
     async def ours(request: Request, error: OndolError) -> Response:
         if isinstance(error, errors.RevisionConflict) and "if-match" not in request.headers:
-            return problem(error, 409)
-        response = problem(error)
+            return await looks.answer(request, error, 409)
+        response = await looks.answer(request, error)
         if response.status_code >= 500:
             log.warning("%s %s: %s", request.method, request.url.path, error)
         return response
 
     @api.exception_handler(RequestValidationError)
-    async def not_valid(_: Request, error: RequestValidationError) -> Response:
+    async def not_valid(request: Request, error: RequestValidationError) -> Response:
         found = error.errors()
         if any(e["type"] == "json_invalid" for e in found):
-            return problem(Malformed(f"the body is no JSON: {found[0].get('ctx', {}).get('error', '')}"))
-        return problem(InvalidInput(said(found)))
+            no_json = Malformed(f"the body is no JSON: {found[0].get('ctx', {}).get('error', '')}")
+            return await looks.answer(request, no_json)
+        return await looks.answer(request, InvalidInput(said(found)))
 
     @api.exception_handler(HTTPException)
     async def of_http(request: Request, error: HTTPException) -> Response:
-        where = f"{request.method} {request.url.path}"
+        where = f"{request.method} {place(request)}"
         match error.status_code:
             case 404:
-                return problem(NotFound(f"there is nothing at {where}: /openapi.json says what there is"))
+                nothing = NotFound(f"there is nothing at {where}: /openapi.json says what there is")
+                return await looks.answer(request, nothing)
             case 405:
-                response = problem(Malformed(f"{where} is not possible: /openapi.json says what is"), 405)
-                response.headers["allow"] = ", ".join(methods_at(api, request.url.path)) or "GET"
+                impossible = Malformed(f"{where} is not possible: /openapi.json says what is")
+                response = await looks.answer(request, impossible, 405)
+                response.headers["allow"] = ", ".join(methods_at(api, place(request))) or "GET"
                 return response
             case status:
-                return problem(Malformed(f"{where}: {error.detail}"), status)
+                return await looks.answer(request, Malformed(f"{where}: {error.detail}"), status)
 
     @api.exception_handler(Exception)
     async def fault(request: Request, error: Exception) -> Response:
         log.error("%s %s", request.method, request.url.path, exc_info=error)
-        return internal(error)
+        return await looks.answer(request, internal(error))
 
 
 __all__ = ["App", "make_app"]

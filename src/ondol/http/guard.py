@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
@@ -31,10 +32,10 @@ from ondol.errors import (
 )
 from ondol.http.callers import caller_of, is_loopback
 from ondol.http.drain import Drain
-from ondol.http.problems import problem
-from ondol.http.requests import path_with_slashes
+from ondol.http.requests import path_with_slashes, place
 from ondol.runtime import THROUGH, Runtime
 
+Failed: TypeAlias = Callable[[Request, OndolError, int | None], Awaitable[Response]]
 _CHANGES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _JSON = "application/json"
 _FORM = "multipart/form-data"
@@ -71,10 +72,13 @@ class Admission:
 
 class Guard:
     """Around the whole application. A request that comes through has its ``Caller`` in ``request.state.caller``, or
-    why it has none in ``request.state.refused`` (outside ``/v1`` that is for the page to answer)."""
+    why it has none in ``request.state.refused`` (outside ``/v1`` that is for the page to answer). ``failed`` is how
+    an error is answered."""
 
-    def __init__(self, app: ASGIApp, runtime: Runtime, admission: Admission, drain: Drain) -> None:
-        self.app, self.runtime, self.admission, self.drain = app, runtime, admission, drain
+    def __init__(
+        self, app: ASGIApp, runtime: Runtime, admission: Admission, drain: Drain, failed: Failed
+    ) -> None:  # fmt: skip
+        self.app, self.runtime, self.admission, self.drain, self.failed = app, runtime, admission, drain, failed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -84,7 +88,16 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008})
             return
         body = _Body(receive, self.admission.limits)
+        scope["path"] = path_with_slashes(scope["path"], scope.get("raw_path"))
+        scope["state"] = {**(scope.get("state") or {}), "caller": None, "refused": None}  # of this request alone
         started = False
+
+        async def refuse(error: OndolError, status: int | None = None, *, close: bool) -> None:
+            await body.discard()
+            response = await self.failed(Request(scope), error, status)
+            if close:  # its body was not read, so nothing more can come over this connection
+                response.headers["connection"] = "close"
+            await response(scope, receive, send)
 
         async def sending(message: Message) -> None:
             nonlocal started
@@ -93,13 +106,12 @@ class Guard:
 
         if (size := sum(len(name) + len(value) for name, value in scope["headers"])) > self.admission.limits.headers:
             error = TooLarge(f"the headers of the request have {size} bytes, and no more than are usual is taken")
-            await _refuse(problem(error, 431), scope, receive, send, close=True)
+            await refuse(error, 431, close=True)
             return
         try:
             await self._admit(scope, body)
         except OndolError as error:
-            await body.discard()
-            await _refuse(problem(error), scope, receive, send, close=not body.is_read)
+            await refuse(error, close=not body.is_read)
             return
         door = scope["state"]["caller"].door if scope["state"]["caller"] is not None else "http"
         token = THROUGH.set(door)
@@ -108,18 +120,14 @@ class Guard:
         except (TooLarge, TooSlow) as error:  # of the body, which the application was reading
             if started:
                 raise
-            await body.discard()
-            await _refuse(problem(error), scope, receive, send, close=True)
+            await refuse(error, close=True)
         finally:
             THROUGH.reset(token)
 
     async def _admit(self, scope: Scope, body: _Body) -> None:
         request = Request(scope)
-        scope["path"] = path_with_slashes(scope["path"], scope.get("raw_path"))
-        scope["state"] = dict(scope.get("state") or {})  # of this request alone
-        scope["state"]["caller"], scope["state"]["refused"] = None, None
-        path = scope["path"][len(scope.get("root_path", "")) :] or "/"
-        open_to_all = path in ("/healthz", "/readyz")
+        path = place(request)
+        open_to_all = path in ("/healthz", "/readyz") or path.startswith("/static/")  # how a refusal looks, too
         if not open_to_all:
             self._check_names(request)
             try:
@@ -170,12 +178,6 @@ def _same(origin: str, host: str) -> bool:
 
 def _lower(request: Request) -> dict[str, str]:
     return {name.lower(): value for name, value in request.headers.items()}
-
-
-async def _refuse(response: Response, scope: Scope, receive: Receive, send: Send, *, close: bool) -> None:
-    if close:  # its body was not read, so nothing more can come over this connection
-        response.headers["connection"] = "close"
-    await response(scope, receive, send)
 
 
 class _Body:

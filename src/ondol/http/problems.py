@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 
 from ondol import errors
 from ondol.bodies import VerdictBody, verdict_body
-from ondol.errors import CODES, OndolError
+from ondol.errors import OndolError
 
 #: The status of each code. A run that ended badly is no failed request: its code stands in its body, and has one here
 #: for where it is raised all the same.
@@ -38,11 +38,13 @@ STATUS: Mapping[str, int] = {
     "model_error": 502, "model_auth": 502, "model_connection": 502, "model_content_filter": 502,
     "model_context_overflow": 502, "model_overloaded": 502, "model_quota": 502, "model_rate_limited": 502,
     "model_rejected": 502, "model_server": 502, "model_timeout": 502, "model_unavailable": 502,
-    "draining": 503, "unreachable": 503, "not_open": 503, "outcome_unknown": 503, "store_busy": 503,
+    "draining": 503, "overloaded": 503, "unreachable": 503, "not_open": 503, "outcome_unknown": 503, "store_busy": 503,
     "store_full": 507,
 }  # fmt: skip
 
-_RETRY_AFTER: Mapping[str, int] = {"queue_full": 5, "draining": 2, "outcome_unknown": 1, "store_busy": 1, "not_open": 2}
+_RETRY_AFTER: Mapping[str, int] = {
+    "queue_full": 5, "draining": 2, "overloaded": 2, "outcome_unknown": 1, "store_busy": 1, "not_open": 2,
+}  # fmt: skip
 
 
 class Problem(TypedDict):
@@ -90,18 +92,23 @@ def problem_body(code: str, detail: str, fix: str, status: int) -> Problem:
 
 
 def problem_response(body: Problem) -> JSONResponse:
-    headers: dict[str, str] = {"cache-control": "no-store"}
-    if (wait := _RETRY_AFTER.get(body["code"])) is not None:
-        headers["retry-after"] = str(wait)
-    if body["status"] == 401:
-        headers["www-authenticate"] = 'Bearer realm="ondol"'
+    headers = failure_headers(body["code"], body["status"])
     return JSONResponse(dict(body), body["status"], headers, media_type="application/problem+json")
 
 
-def internal(error: Exception) -> JSONResponse:
+def failure_headers(code: str, status: int) -> dict[str, str]:
+    """What goes with an error, whatever its body is."""
+    headers: dict[str, str] = {"cache-control": "no-store"}
+    if (wait := _RETRY_AFTER.get(code)) is not None:
+        headers["retry-after"] = str(wait)
+    if status == 401:
+        headers["www-authenticate"] = 'Bearer realm="ondol"'
+    return headers
+
+
+def internal(error: Exception) -> OndolError:
     """A fault of Ondol's own. What it was stands in the log, not in the answer."""
-    detail = f"{type(error).__name__}: a bug in Ondol, the log of the server has it"
-    return problem_response(problem_body("internal", detail, CODES["internal"], 500))
+    return error_of("internal", f"{type(error).__name__}: a bug in Ondol, the log of the server has it", {})
 
 
 def raised(body: Any, status: int) -> OndolError:

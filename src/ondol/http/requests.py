@@ -65,6 +65,11 @@ def path_with_slashes(path: str, raw: bytes | None) -> str:
     return _SLASH.join(unquote(part) for part in parts)
 
 
+def place(request: Request) -> str:
+    """The path of a request below the place where the door is mounted."""
+    return request.scope["path"].removeprefix(request.scope.get("root_path", "")) or "/"
+
+
 def caller_in(request: Request) -> Caller:
     """Whoever sent it. Outside ``/v1`` raises Unauthenticated where nobody did."""
     refused = request.state.refused
@@ -158,8 +163,19 @@ def preferred(header: str | None) -> Preferred:
 
 def wants_events(request: Request) -> bool:
     """Does it ask for a stream?"""
-    accepted = [part.partition(";")[0].strip().lower() for part in request.headers.get("accept", "").split(",")]
-    return "text/event-stream" in accepted
+    return "text/event-stream" in _accepted(request)
+
+
+def wants_page(request: Request) -> bool:
+    """Is it a person's browser that asks, for something that is not of the API?"""
+    path = place(request)
+    of_programs = path.startswith("/v1/") or path in ("/healthz", "/readyz", "/metrics", "/openapi.json")
+    return not of_programs and "text/html" in _accepted(request)
+
+
+def _accepted(request: Request) -> list[str]:
+    """The media types that it names, without what it thinks of each."""
+    return [part.partition(";")[0].strip().lower() for part in request.headers.get("accept", "").split(",")]
 
 
 # --- bodies -----------------------------------------------------------------------------------------------------

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
 
+import h11
 import uvicorn
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ondol import access, queries
-from ondol.errors import InvalidInput
+from ondol.errors import InvalidInput, Malformed, Overloaded
 from ondol.http.app import App, make_app
 from ondol.http.callers import is_loopback
 from ondol.http.guard import Admission
+from ondol.http.problems import problem
 from ondol.runtime import DRAIN, Runtime
 
 _HEADERS_TIME = 10.0  # seconds in which the head of a request must be there
@@ -35,7 +39,19 @@ class _InTime(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        if len(self.connections) > _CONNECTIONS:
+            self.app = _overloaded
         self._arm()
+
+    def send_400_response(self, msg: str) -> None:
+        """What came is no request: say so as everything else is said, and close."""
+        wrong = sys.exception()
+        status = wrong.error_status_hint if isinstance(wrong, h11.RemoteProtocolError) else 400
+        said = problem(Malformed(f"what came is no HTTP request that is taken ({wrong or msg})"), status)
+        head = h11.Response(status_code=status, headers=[*said.raw_headers, (b"connection", b"close")], reason=b"")
+        for event in (head, h11.Data(data=bytes(said.body)), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
@@ -67,6 +83,12 @@ class _InTime(H11Protocol):
         self._deadline = None
         if self.cycle is None or self.cycle.response_complete:
             self.transport.abort()
+
+
+async def _overloaded(scope: Scope, receive: Receive, send: Send) -> None:
+    refused = problem(Overloaded(f"{_CONNECTIONS} connections are open, and no more are served"))
+    refused.headers["connection"] = "close"
+    await refused(scope, receive, send)
 
 
 class Server(uvicorn.Server):
@@ -146,7 +168,7 @@ async def any_token(runtime: Runtime) -> bool:
 def config(app: App) -> uvicorn.Config:
     return uvicorn.Config(
         app, http=_InTime, ws="none", lifespan="off", log_level="warning", access_log=False, server_header=False,
-        h11_max_incomplete_event_size=_HEADERS_SIZE, limit_concurrency=_CONNECTIONS, proxy_headers=False,
+        h11_max_incomplete_event_size=_HEADERS_SIZE, proxy_headers=False,
         timeout_graceful_shutdown=_CLOSE,
     )  # fmt: skip
 

@@ -12,8 +12,6 @@ from ondol.errors import NotFound, Unauthenticated
 from ondol.http.callers import COOKIE
 from ondol.http.console import acting, looking
 from ondol.http.console.looks import HEADERS, THEME_COOKIE, THEMES, Looks
-from ondol.http.drain import Drain
-from ondol.http.service import Service
 
 _FILES = {
     "console.css": "text/css; charset=utf-8",
@@ -23,9 +21,8 @@ _FILES = {
 _YEAR = 365 * 24 * 3600  # seconds
 
 
-def pages(service: Service, drain: Drain) -> APIRouter:
+def pages(looks: Looks) -> APIRouter:
     """All pages and forms of the console, to be included at the root."""
-    looks = Looks(service)
     router = APIRouter(route_class=looks.route(), include_in_schema=False)
     looking.add_to(router, looks)
     acting.add_to(router, looks)

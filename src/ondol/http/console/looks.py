@@ -19,7 +19,8 @@ from ondol import values
 from ondol.errors import OndolError, Unauthenticated
 from ondol.http.callers import Caller
 from ondol.http.console import shown
-from ondol.http.problems import status_of
+from ondol.http.problems import failure_headers, problem, status_of
+from ondol.http.requests import place, wants_page
 from ondol.http.service import Service
 from ondol.showing import called, exact, short
 
@@ -79,10 +80,9 @@ class Looks:
         now = self.service.rt.clock.now()
         own_zone = self.service.rt.time_zone
         theme = request.cookies.get(THEME_COOKIE, "auto")
-        query = f"?{request.url.query}" if request.url.query else ""
         text = self.env.get_template(template).render(
             me=caller, root=root, theme=theme if theme in THEMES else "auto", now=now, own_zone=own_zone,
-            here=request.url.path.removeprefix(root) + query if request.method == "GET" else "/",
+            here=_here(request) if request.method == "GET" else "/",
             href=lambda path, *parts, **q: root + shown.address(path, *parts, **q),
             time=lambda at, zone=None: shown.moment(at, zone or own_zone, now),
             waiting=await self._waiting(caller), **context,
@@ -96,13 +96,23 @@ class Looks:
         unknown = sum(ask.kind == "unknown_effect" for ask in found)
         return Waiting(asks=len(found) - unknown, unknown=unknown)
 
-    async def failed(self, request: Request, error: OndolError) -> Response:
-        """The page of an error: what is wrong, and what mends it."""
-        caller: Caller | None = request.state.caller
+    async def failed(self, request: Request, error: OndolError, status: int | None = None) -> Response:
+        """The page of an error: what is wrong, and what mends it. ``status``: another than that of its code."""
+        status = status or status_of(error)
         if isinstance(error, Unauthenticated):
-            return await self.page(request, "sign_in.html", status=401, error=error, next=_asked(request))
-        status = status_of(error)
-        return await self.page(request, "error.html", status=status, caller=caller, error=error, status_code=status)
+            response = await self.page(request, "sign_in.html", status=status, error=error, next=_asked(request))
+        else:
+            page = partial(self.page, request, "error.html", status=status, error=error, status_code=status)
+            try:
+                response = await page(caller=request.state.caller)
+            except OndolError:  # the store cannot even say how much waits for a person
+                response = await page()
+        response.headers.update(failure_headers(error.code, status))
+        return response
+
+    async def answer(self, request: Request, error: OndolError, status: int | None = None) -> Response:
+        """What an error is to whoever asks: a page to a browser, a problem to a program."""
+        return await self.failed(request, error, status) if wants_page(request) else problem(error, status)
 
     def route(self) -> type[APIRoute]:
         """Routes whose errors are pages."""
@@ -145,6 +155,11 @@ def is_local(path: str) -> bool:
 def _asked(request: Request) -> str:
     if request.method != "GET":
         return "/"
-    path = request.url.path.removeprefix(request.scope.get("root_path", ""))
-    asked = f"{path}?{request.url.query}" if request.url.query else path
+    asked = _here(request)
     return asked if is_local(asked) else "/"
+
+
+def _here(request: Request) -> str:
+    """The page that is asked for, as its address says it below the place where the door is mounted."""
+    query = request.scope["query_string"].decode("latin-1")
+    return f"{place(request)}?{query}" if query else place(request)

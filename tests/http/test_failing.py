@@ -1,0 +1,183 @@
+"""Whatever goes wrong, and wherever: a browser gets a page to read, a program a problem with ``code`` and ``fix``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from html import escape
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+from door import JSON, Door, door
+
+from ondol import Agent, Runtime
+from ondol.errors import CODES
+from ondol.http import guard, serving
+from ondol.http.app import make_app
+from ondol.http.guard import Admission
+from ondol.testing import ScriptedModel
+
+BROWSER = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
+PROGRAM = {"accept": "*/*"}
+FORM = {"content-type": "application/x-www-form-urlencoded"}
+LIMITS = guard.Limits(body=2000, upload=4000, depth=20, body_time=0.2)
+
+
+class Wrong(NamedTuple):
+    """A request that is not taken, for a page and for the API; ``headers`` and ``content`` are the same for both."""
+
+    status: int
+    code: str
+    page: str
+    api: str
+    headers: Mapping[str, str] = {}
+    content: bytes | None = None
+
+
+DEEP = b'{"a": ' + b"[" * 30 + b"]" * 30 + b"}"
+WRONG = {
+    "host": Wrong(403, "forbidden", "GET /runs", "GET /v1/runs", {"host": "elsewhere.example"}),
+    "host that is no name": Wrong(403, "forbidden", "GET /runs", "GET /v1/runs", {"host": "[::1"}),
+    "origin": Wrong(403, "forbidden", "POST /theme", "POST /v1/runs", {"origin": "https://elsewhere.example"}),
+    "another site": Wrong(403, "forbidden", "POST /theme", "POST /v1/runs", {"sec-fetch-site": "cross-site"}),
+    "token": Wrong(401, "unauthenticated", "GET /runs", "GET /v1/runs", {"authorization": "Bearer nope"}),
+    "large headers": Wrong(431, "too_large", "GET /runs", "GET /v1/runs", {"x": "x" * 33_000}),
+    "large body": Wrong(413, "too_large", "POST /theme", "POST /v1/runs", JSON, b" " * 3000),
+    "large file": Wrong(
+        413,
+        "too_large",
+        "POST /session/send",
+        "POST /v1/runs",
+        {"content-type": "multipart/form-data; boundary=b"},
+        b"x" * 5000,
+    ),
+    "deep": Wrong(422, "invalid_input", "POST /theme", "POST /v1/runs", JSON, DEEP),
+    "type": Wrong(415, "unsupported_media", "POST /theme", "POST /v1/runs", {"content-type": "text/plain"}, b"hi"),
+    "form without a boundary": Wrong(
+        400, "malformed", "POST /session/send", "POST /v1/runs", {"content-type": "multipart/form-data"}, b"x"
+    ),
+    "nothing there": Wrong(404, "not_found", "GET /nowhere", "GET /v1/nowhere"),
+    "nobody": Wrong(404, "not_found", "GET /runs/r_nobody", "GET /v1/runs/r_nobody"),
+    "method": Wrong(405, "malformed", "PUT /runs", "PUT /v1/runs"),
+    "parameter": Wrong(422, "invalid_input", "GET /runs/r_nobody/raw?after=x", "GET /v1/runs?limit=x"),
+}
+
+
+@pytest.fixture
+async def http(db: str) -> AsyncIterator[Door]:
+    hello = Agent("hello", model=ScriptedModel(lambda _: "hello"))
+    async with Runtime(db, agents=[hello]) as rt, door(rt, Admission(limits=LIMITS)) as opened:
+        yield opened
+
+
+def assert_is_page(answer: httpx.Response, status: int, code: str) -> None:
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert answer.headers["content-security-policy"].startswith("default-src 'self'")
+    if status == 401:
+        assert 'action="/sign-in"' in answer.text
+    else:
+        assert f"ondol explain {code}" in answer.text
+        assert escape(CODES[code]).replace("&#x27;", "&#39;") in answer.text
+
+
+def assert_is_problem(answer: httpx.Response, status: int, code: str) -> None:
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    said = answer.json()
+    assert (said["status"], said["code"], said["fix"]) == (status, code, CODES[code])
+    assert said["detail"]
+
+
+@pytest.mark.parametrize("name", WRONG)
+async def test_a_browser_gets_a_page_and_a_program_a_problem(http: Door, name: str) -> None:
+    wrong = WRONG[name]
+
+    async def asked(what: str, accept: Mapping[str, str]) -> httpx.Response:
+        method, _, address = what.partition(" ")
+        return await http.client.request(method, address, headers={**wrong.headers, **accept}, content=wrong.content)
+
+    assert_is_page(await asked(wrong.page, BROWSER), wrong.status, wrong.code)
+    assert_is_problem(await asked(wrong.api, PROGRAM), wrong.status, wrong.code)
+    assert_is_problem(await asked(wrong.api, BROWSER), wrong.status, wrong.code)  # the API has one form
+    if name not in ("nobody", "form without a boundary", "token"):  # those are told by a page that was reached
+        assert_is_problem(await asked(wrong.page, PROGRAM), wrong.status, wrong.code)
+
+
+async def test_a_refusal_is_a_page_that_looks_like_one(http: Door) -> None:
+    style = await http.client.get("/static/console.css", headers={"host": "elsewhere.example"})
+    assert (style.status_code, style.headers["content-type"]) == (200, "text/css; charset=utf-8")
+
+
+async def test_a_process_that_stops_says_so_to_both(http: Door) -> None:
+    http.app.drain.begin()
+    for address, accept in (("/theme", BROWSER), ("/theme", PROGRAM), ("/v1/runs", PROGRAM)):
+        answer = await http.client.post(address, headers={**FORM, **accept})
+        (assert_is_page if accept is BROWSER else assert_is_problem)(answer, 503, "draining")
+        assert int(answer.headers["retry-after"]) > 0
+
+
+async def test_a_runtime_that_is_not_open_is_told_to_both(db: str) -> None:
+    app = httpx.ASGITransport(make_app(Runtime(db)), client=("127.0.0.1", 1))
+    async with httpx.AsyncClient(transport=app, base_url="http://localhost") as client:
+        assert_is_page(await client.get("/", headers=BROWSER), 503, "not_open")
+        assert_is_problem(await client.get("/v1/runs", headers=PROGRAM), 503, "not_open")
+
+
+async def raw(http: Door, *pieces: bytes) -> httpx.Response:
+    """What comes back for these bytes, when the server closes."""
+    host, _, port = http.url.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    finally:
+        writer.close()
+    status, *lines = head.decode().split("\r\n")
+    headers = dict(line.lower().split(": ", 1) for line in lines)
+    return httpx.Response(int(status.split()[1]), headers=headers, content=body)
+
+
+async def test_a_slow_body_is_told_to_both(http: Door) -> None:
+    head = "POST {} HTTP/1.1\r\nhost: 127.0.0.1\r\naccept: {}\r\n"
+    head += "content-type: application/json\r\ncontent-length: 50\r\n\r\n"
+
+    async def asked(address: str, accept: str) -> httpx.Response:
+        return await raw(http, head.format(address, accept).encode(), b'{"agent"')
+
+    answers: Any = await asyncio.gather(asked("/theme", BROWSER["accept"]), asked("/v1/runs", "*/*"))
+    assert_is_page(answers[0], 408, "too_slow")
+    assert_is_problem(answers[1], 408, "too_slow")
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"\x16\x03\x01 this is TLS\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nno header\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n", 400),
+        (b"POST /v1/runs HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip\r\n\r\n", 501),
+        (b"GET / HTTP/1.1\r\nx: " + b"x" * 100_000, 431),
+    ],
+)
+async def test_what_is_no_request_is_told_so(http: Door, sent: bytes, status: int) -> None:
+    assert_is_problem(await raw(http, sent), status, "malformed")
+
+
+async def test_too_many_connections_are_told_so(http: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "_CONNECTIONS", 0)
+    answer = await raw(http, b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
+    assert_is_problem(answer, 503, "overloaded")
+    assert int(answer.headers["retry-after"]) > 0
+
+
+async def test_a_page_from_elsewhere_is_told_what_it_may_not_send(db: str) -> None:
+    asks = {"access-control-request-method": "POST", "access-control-request-headers": "content-type"}
+    async with Runtime(db) as rt, door(rt, Admission(origins=["https://app.example"])) as http:
+        taken = await http.client.options("/v1/runs", headers={"origin": "https://app.example", **asks})
+        assert taken.status_code == 200
+        refused = await http.client.options("/v1/runs", headers={"origin": "https://elsewhere.example", **asks})
+        assert_is_problem(refused, 403, "forbidden")
