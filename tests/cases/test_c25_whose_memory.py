@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ import pytest
 from embedders import Alike, until_found
 from rememberer import rememberer, requests
 
-from ondol import InvalidInput, NotFound, Runtime
+from ondol import Agent, InvalidInput, Memory, Message, NotFound, Runtime
 
 WORD = "암호"  # which all of them hold
 
@@ -66,15 +66,58 @@ async def shown_to(rt: Runtime, who: Who) -> dict[str, str]:
 
 
 @pytest.mark.both_stores
-@pytest.mark.parametrize("restarted", [False, True])
-async def test_each_sees_its_own_fact_and_no_other_by_any_way(db: str, restarted: bool) -> None:
+@pytest.mark.parametrize("after", ["nothing", "a restart", "a compaction"])
+async def test_each_sees_its_own_fact_and_no_other_by_any_way(db: str, after: str) -> None:
     async with runtime(db) as rt:
         await remember_all(rt)
-        if not restarted:
+        if after == "nothing":
             await check(rt)
-    if restarted:
+        if after == "a compaction":
+            await compact_all(rt)
+            await check(rt)
+            for tenant in ("t1", "t2"):  # and what people pinned is still there, for those of the session alone
+                assert [p.text for p in (await rt.get_session(SESSION, tenant=tenant)).pins] == [f"rule of {tenant}"]
+    if after == "a restart":
         async with runtime(db) as rt:
             await check(rt)
+
+
+async def compact_all(rt: Runtime) -> None:
+    for tenant in ("t1", "t2"):
+        await rt.pin(SESSION, f"rule of {tenant}", by="lee", tenant=tenant)
+        assert (await rt.compact_session(SESSION, keep=0, by="lee", tenant=tenant)).applied
+    for who in EVERYBODY:
+        run = await rt.start(who.agent, "hello", user=who.user, tenant=who.tenant, session=SESSION)
+        await run.result()
+        told = requests(AGENTS[who.agent])[-1].messages[1].text
+        assert f"rule of {who.tenant}" in told
+        assert f"rule of {'t1' if who.tenant == 't2' else 't2'}" not in told
+        assert not any(w.fact in told for w in EVERYBODY if w.tenant != who.tenant)
+
+
+def learner(name: str) -> Agent:
+    """Learns what the user said in each turn."""
+
+    async def extract(said: Sequence[Message]) -> list[str]:
+        return [m.text.split(". ")[0] for m in said if m.role == "user" and m.origin is None]
+
+    return rememberer(name, memory=Memory(recall=0, extract=extract))
+
+
+async def test_what_a_compaction_drops_is_learned_of_who_said_it_alone(db: str) -> None:
+    """Both agents and both users of a tenant share one session, from a time before the agents learned."""
+    plain = [rememberer(name) for name in ("x", "y")]
+    async with Runtime(db, agents=plain) as rt:
+        for who in EVERYBODY:
+            await rt.run(who.agent, f"{who.fact}. And so on.", user=who.user, tenant=who.tenant, session=SESSION)
+    async with Runtime(db, agents=[learner("x"), learner("y")]) as rt:
+        for tenant in ("t1", "t2"):
+            await rt.compact_session(SESSION, keep=0, by="lee", tenant=tenant)
+            while {m.state for m in await rt.outbox(tenant=tenant)} != {"delivered"}:
+                pass
+        for who in EVERYBODY:
+            kept = await rt.memory.ls(agent=who.agent, user=who.user, tenant=who.tenant)
+            assert [f.text for f in kept] == [who.fact]
 
 
 async def check(rt: Runtime) -> None:

@@ -9,10 +9,11 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
-from kit import Conversation, Outside, app, holds_in_all_cases, serve, until, waits
+from kit import Conversation, Outside, app, asked, holds_in_all_cases, serve, until, waits
 
-from ondol import Agent, Context, InvalidInput, ModelRequest, Runtime, tool
-from ondol.testing import Downstream, FaultPlan, ManualClock, call, kill
+from ondol import Agent, Context, ContextPolicy, InvalidInput, ModelRequest, Runtime, tool
+from ondol.providers.script import Reply
+from ondol.testing import Downstream, FaultPlan, ManualClock, ScriptedModel, call, kill
 
 SEOUL, MONTEVIDEO = "Asia/Seoul", "America/Montevideo"
 AFTER_MIDNIGHT_IN_SEOUL = "2026-11-29T15:30Z"
@@ -130,6 +131,50 @@ async def test_c43_a_run_that_slept_over_night_is_told_when_it_began_and_what_ti
         (line,) = await downstream.effects()
         assert line.arguments == {"at": "2026-11-29T23:05:00+00:00", "zone": SEOUL}
         await holds_in_all_cases(rt, db, agent, "s", downstream, clock=clock)
+
+
+async def test_c43_a_compaction_after_the_night_changes_nothing_of_what_time_it_is(
+    db: str, downstream: Downstream
+) -> None:
+    """The summary is from the evening before; the clock of a request is not part of what is summarised."""
+    agent, clock = narrow_clerk(), ManualClock("2026-11-29T14:50Z")  # 23:50 in Seoul
+    assert isinstance(agent.model, ScriptedModel)
+    async with Runtime(db, agents=[agent], deps=Outside(downstream.url), clock=clock) as rt:
+        for n in range(3):
+            await rt.run(agent, f"chat {n} " + "and more of it " * 260, session="s", time_zone=SEOUL)
+        run = await rt.start(agent, "when you may", session="s", time_zone=SEOUL)
+        (ask,) = await waits(run)
+        assert not any(e.type == "context.compacted" for e in [e async for e in run.events()])
+    clock.set("2026-11-29T23:05Z")  # the next morning
+    async with Runtime(db, agents=[agent], deps=Outside(downstream.url), clock=clock, time_zone="UTC") as rt:
+        await (await rt.get_ask(ask.id)).approve(by="kim")
+        await (await rt.get_run(run.id)).result()
+        await until(await rt.get_run(run.id), "context.compacted")
+        told = first_text(agent.model.requests[-1])
+        assert "started at Sunday, 2026-11-29 23:50 +09:00 (Asia/Seoul)" in told
+        assert "now it is Monday, 2026-11-30 08:05 +09:00 (Asia/Seoul)" in told
+        carried = agent.model.requests[-1].messages[1]
+        assert (carried.origin, "They chatted" in carried.text) == ("runtime", True)
+        assert (await rt.context(run.id)).matches
+        await rt.run(agent, "chat 9", session="s", time_zone=MONTEVIDEO)
+        told = first_text(agent.model.requests[-1])
+        assert "Sunday, 2026-11-29 20:05 -03:00 (America/Montevideo)" in told
+        assert "Asia/Seoul" not in told
+
+
+def narrow_clerk() -> Agent:
+    """Its requests have no room for what it notes and the turns before that."""
+
+    @tool(effect="once", approve=True)
+    async def look_it_up() -> str:
+        return "as it is written " * 400
+
+    def answer(request: ModelRequest) -> Reply:
+        if request.purpose == "summary":
+            return "They chatted in the evening."
+        return [call("look_it_up")] if asked(request) == "when you may" and request.step == 0 else "well, " * 20
+
+    return Agent("clerk", model=ScriptedModel(answer), tools=[look_it_up], context=ContextPolicy(budget=3_900, keep=1))
 
 
 async def test_c43_two_users_of_one_session_have_their_own_zones(db: str, downstream: Downstream) -> None:
