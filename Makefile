@@ -37,9 +37,9 @@ bench: $(STAMP)
 mutants: $(STAMP)
 	$(BIN)/python tests/mutants.py
 
-# FAMILY=power (without: all), MINUTES=5 (without: until all cases have passed), SEED=17 (that case), GO_ON=1 (after a failure)
+# FAMILY=power (without: all), STORE=postgresql (without: each that the family has), MINUTES=5 (without: until all cases have passed), SEED=17 (that case), GO_ON=1 (after a failure)
 torture: $(STAMP)
-	@cd tests && ../$(BIN)/python -m torture $(if $(FAMILY),--family $(FAMILY)) $(if $(MINUTES),--minutes $(MINUTES)) \
+	@cd tests && ../$(BIN)/python -m torture $(if $(FAMILY),--family $(FAMILY)) $(if $(STORE),--store $(STORE)) $(if $(MINUTES),--minutes $(MINUTES)) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(GO_ON),--go-on)
 
 clean:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import time
+from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +14,110 @@ import apsw
 import psycopg
 from psycopg.rows import tuple_row
 
+_SOON = 30.0  # seconds; what a server has not ended by then it never will
+
+
+def file_of(db: str) -> Path | None:
+    """The file of a store in SQLite."""
+    return Path(db.removeprefix("sqlite:///")) if db.startswith("sqlite:///") else None
+
 
 def execute(db: str, sql: str) -> list[tuple[Any, ...]]:
     """Run one statement on the store of that URL."""
-    if db.startswith("sqlite:///"):
-        with closing(apsw.Connection(db.removeprefix("sqlite:///"))) as connection:
+    if (file := file_of(db)) is not None:
+        with closing(apsw.Connection(str(file))) as connection:
             connection.set_busy_timeout(10_000)
             return list(connection.execute(sql))
-    with psycopg.connect(db.partition("?")[0], autocommit=True, row_factory=tuple_row) as connection:
-        connection.execute("SET search_path = ondol")
+    with closing(_connected(db)) as connection:
         cursor = connection.execute(sql.encode())
         return cursor.fetchall() if cursor.description else []
 
 
+def _connected(db: str) -> psycopg.Connection[tuple[Any, ...]]:
+    connection = psycopg.connect(db.partition("?")[0], autocommit=True, row_factory=tuple_row)
+    connection.execute("SET search_path = ondol")
+    return connection
+
+
+class Look:
+    """A connection that only reads the store of a URL, which exists. Each query sees what is there then."""
+
+    def __init__(self, db: str) -> None:
+        self.file = file_of(db)
+        self._connection: Any
+        if self.file is not None:
+            self._connection = apsw.Connection(str(self.file), flags=apsw.SQLITE_OPEN_READONLY)
+        else:
+            self._connection = _connected(db)
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        return list(self._connection.execute(sql))
+
+    @contextmanager
+    def at_one_instant(self) -> Iterator[None]:
+        """All queries in the block see the same."""
+        self._connection.execute(
+            "BEGIN" if self.file is not None else "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+        )
+        try:
+            yield
+        finally:
+            self._connection.execute("ROLLBACK")
+
+    def blobs(self) -> frozenset[str]:
+        """The digests of those that are whole."""
+        if self.file is not None:
+            files = [f for f in Path(f"{self.file}.blobs").rglob("*") if f.is_file()]
+            return frozenset(f.name for f in files if hashlib.sha256(f.read_bytes()).hexdigest() == f.name)
+        found: dict[str, Any] = defaultdict(hashlib.sha256)
+        for digest, data in self.rows("SELECT digest, data FROM blob_chunks ORDER BY tenant, digest, n"):
+            found[digest].update(data)
+        return frozenset(digest for digest, data in found.items() if data.hexdigest() == digest)
+
+    def faults(self) -> list[Any]:
+        """What the database finds wrong with itself."""
+        if self.file is not None:
+            said = [line for (line,) in self.rows("PRAGMA integrity_check") if line != "ok"]
+            return said + self.rows("PRAGMA foreign_key_check")
+        constraints = "SELECT conname::text FROM pg_constraint WHERE NOT convalidated"
+        indexes = "SELECT indexrelid::regclass::text FROM pg_index WHERE NOT indisvalid"
+        return self.rows(f"{constraints} UNION ALL {indexes}")
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def lose_the_dead(db: str) -> None:
+    """Return when nothing of the processes that were killed goes on in the database; then their leases are over.
+
+    A server may still be at what a process had sent before it died.
+    """
+    if file_of(db) is None:
+        _wait_for_connections(db)
+        execute(db, "UPDATE owners SET leased_until = clock_timestamp()")
+
+
+def held(db: str) -> list[Any]:
+    """What processes that have ended in good order still hold of the store: files, connections, leases."""
+    if (file := file_of(db)) is not None:
+        fds = Path("/proc/self/fd")
+        open_files = [str(fd.readlink()) for fd in fds.iterdir() if fd.is_symlink()] if fds.exists() else []
+        return [path for path in open_files if path.startswith(str(file))] + list(file.parent.rglob(".*"))
+    _wait_for_connections(db)
+    return execute(db, "SELECT id FROM owners WHERE leased_until > clock_timestamp()")
+
+
+def _wait_for_connections(db: str) -> None:
+    """A server notices a little later that a client has closed its connection."""
+    others = "datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+    until = time.monotonic() + _SOON
+    while at_work := execute(db, f"SELECT pid, state, query FROM pg_stat_activity WHERE {others}"):
+        assert time.monotonic() < until, f"connections stay open: {at_work}"
+
+
 def columns(db: str) -> Iterator[tuple[str, str]]:
     """Each column of each table."""
-    if db.startswith("sqlite:///"):
+    if file_of(db) is not None:
         for (table,) in execute(db, "SELECT name FROM sqlite_schema WHERE type = 'table'"):
             yield from ((table, name) for (name,) in execute(db, f"SELECT name FROM pragma_table_info('{table}')"))
     else:
@@ -36,8 +127,7 @@ def columns(db: str) -> Iterator[tuple[str, str]]:
 
 def sizes(db: str) -> tuple[int, int]:
     """Bytes of the store's rows, and of its blobs."""
-    if db.startswith("sqlite:///"):
-        file = Path(db.removeprefix("sqlite:///"))
+    if (file := file_of(db)) is not None:
         blobs = (f for f in Path(f"{file}.blobs").rglob("*") if f.is_file())
         return file.stat().st_size, sum(f.stat().st_size for f in blobs)
     relations = "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c WHERE relkind = 'r' "

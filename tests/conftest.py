@@ -55,8 +55,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Each test that has a store runs on SQLite; those that look for what differs run on PostgreSQL too."""
-    if "store_kind" in metafunc.fixturenames:
+    """Each test that has a store runs on SQLite; those that look for what differs run on PostgreSQL too, and those
+    that name their stores themselves on these."""
+    own = any("store_kind" in marker.args[0] for marker in metafunc.definition.iter_markers("parametrize"))
+    if "store_kind" in metafunc.fixturenames and not own:
         both = metafunc.definition.get_closest_marker("both_stores") is not None
         chosen = metafunc.config.getoption("--store")
         if metafunc.definition.get_closest_marker("one_driver") is not None:

@@ -117,3 +117,7 @@ class Server:
         name = f"test_{self._databases}"
         self.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
         return self.url(name)
+
+    def drop(self, url: str) -> None:
+        """The database goes, and whoever is connected to it is cut off."""
+        self.execute(f"DROP DATABASE {url.rpartition('/')[2]} WITH (FORCE)")

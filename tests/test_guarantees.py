@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from torture import campaign
+from torture.test_kill import CELLS, KINDS
 from torture.test_kill import POINTS as KILLED_AT
 
 ROOT = Path(__file__).parents[1]
@@ -109,9 +110,16 @@ def test_every_family_of_faults_proves_something() -> None:
 
 
 def test_a_process_is_killed_at_every_boundary() -> None:
-    """B14 is written with others, and has crashes of its own; B15 is no instant, but a revision that somebody moved."""
+    """B15 is no instant, but a revision that somebody moved."""
     boundaries = {cells[0] for cells in next(rows for title, rows in tables() if title == "Boundaries and faults")}
-    assert {point.partition(",")[0] for point in KILLED_AT} >= boundaries - {"B14", "B15"}
+    assert {point.partition(",")[0] for point in KILLED_AT} >= boundaries - {"B15"}
+
+
+def test_the_cells_at_which_a_process_is_killed_are_counted_right() -> None:
+    assert len(KILLED_AT) * len(KINDS) == 90
+    assert f"these {len(KILLED_AT) * len(KINDS)} cells six do not exist" in " ".join(TEXT.split())
+    assert f"The other {len(CELLS)} cells are tried" in TEXT
+    assert len(CELLS) == 90 - 6
 
 
 def test_the_faults_of_a_boundary_are_proved_by_tests_of_that_boundary() -> None:

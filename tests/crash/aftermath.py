@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
+
+import behind
 
 from crash import invariants
 from crash.lives import Death, Life
@@ -21,52 +22,50 @@ async def ledger(downstream: Downstream | WorldInside, world: World) -> list[Eff
     return [line for line in await downstream.effects() if line.arguments["case"] == world.case]
 
 
-async def dies_again(file: Path, world: World, name: str, k: int, when: When) -> bool:
+async def dies_again(db: str, world: World, name: str, k: int, when: When) -> bool:
     """Take it up in a process that dies at its own ``k``-th write; returns whether it made as many."""
     scenario, death = NAMED[name], Death()
     plan, clock = FaultPlan().at_write(k, when, death), ManualClock(datetime.now(UTC) + LATER)
-    async with Life(file, scenario.agent(world), plan=plan, death=death, clock=clock, deps=world) as life:
+    async with Life(db, scenario.agent(world), plan=plan, death=death, clock=clock, deps=world) as life:
         if not life.is_dead:
             await life.lives_or_dies(take_up(life.rt, world, scenario))
     return life.is_dead
 
 
-def nothing_is_left(file: Path, tasks: set[asyncio.Task[Any]]) -> None:
-    """N14: after a clean shutdown no task goes on, no file is held open, and nothing temporary lies about."""
+def nothing_is_left(db: str, tasks: set[asyncio.Task[Any]]) -> None:
+    """N14: after a clean shutdown no task goes on, nothing is held open, and nothing temporary lies about."""
     assert not tasks, tasks
-    fds = Path("/proc/self/fd")
-    held = [str(fd.readlink()) for fd in fds.iterdir() if fd.is_symlink()] if fds.exists() else []
-    assert not [path for path in held if path.startswith(str(file))], held
-    assert not list(file.parent.rglob(".*"))
+    assert not (held := behind.held(db)), held
 
 
 async def is_taken_up(
-    file: Path,
+    db: str,
     world: World,
     name: str,
     downstream: Downstream | WorldInside,
     later: timedelta = LATER,
     before: invariants.Written | None = None,
 ) -> None:
-    """Start a new process on the file, do what the client does, and look at everything.
+    """Start a new process on the store, do what the client does, and look at everything.
 
-    ``before`` is what the file held; without it that is read first.
+    ``before`` is what the store held; without it that is read first.
     """
     scenario = NAMED[name]
-    before = before or invariants.written(file)
+    before = before or invariants.written(db)
     then = await ledger(downstream, world)
     asked_then = len(world.events("model"))
     clock = ManualClock(datetime.now(UTC) + later)
     tasks = asyncio.all_tasks()
-    async with Life(file, scenario.agent(world), clock=clock, deps=world) as life:
+    async with Life(db, scenario.agent(world), clock=clock, deps=world, deliver=world.listener) as life:
         run = await take_up(life.rt, world, scenario)
         said = [(m.seq, m.run) for m in await (await life.rt.get_session(SESSION)).messages()]
-    nothing_is_left(file, asyncio.all_tasks() - tasks)
+    nothing_is_left(db, asyncio.all_tasks() - tasks)
 
-    after, now = invariants.written(file), await ledger(downstream, world)
+    after, now = invariants.written(db), await ledger(downstream, world)
     calls = world.events("model")
     invariants.hold(after, now, world.noted, Counter(line["run"] for line in calls), checks=("mail",))
     invariants.nothing_happened_twice(now, reads=("look", "refund", "flaky", "report"))
+    invariants.ends_and_waits_are_told(after, [line["message"] for line in world.events("heard")])
     if scenario.again:
         assert [r.state for r in after.runs.values() if r.operation_id == AGAIN] == ["completed"]
         invariants.equal_writes_happened_once(now, reads=("look",))

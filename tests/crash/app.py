@@ -2,7 +2,8 @@
 
 It imports all it needs, and then forks a child for each order that it reads: a child does what the client of a
 scenario does, or takes that up some time ``later``, or is the ``load`` of that seed. It dies by SIGKILL where the
-order's plan of faults says, or ``inside`` a commit: from that point on before the nth change of a file. An order is one
+order's plan of faults says, or ``inside`` a commit: from that point on before the nth change of a file, or at the nth
+instant of its talk with a server. An order is one
 line of JSON, and so is the answer: the child's process id at once, and its exit code as ``subprocess`` gives it when it
 has ended.
 """
@@ -14,6 +15,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import traceback
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,8 +27,10 @@ from crash import load
 from crash.scenarios import NAMED, World, first_life, second_life, take_up
 from ondol import Runtime
 from ondol.clock import Clock
-from ondol.stores.sqlite import SqliteStore
+from ondol.runtime import open_store
+from ondol.stores.postgres_wire import Wire
 from ondol.testing import FaultPlan, FaultyStore, ManualClock
+from ondol.transactions import Row
 
 
 class KillingDisk(apsw.VFS):
@@ -68,22 +72,57 @@ class _File(apsw.VFSFile):
         super().xSync(flags)
 
 
+class KillingLine:
+    """The way to a server of PostgreSQL; once told to, it kills this process at the ``nth`` instant.
+
+    What a writer says it says in round trips, and each has two instants: before anything is sent, and when all of it is
+    sent and nothing of the answer was read.
+    """
+
+    def __init__(self, nth: int) -> None:
+        self.left, self.counting = nth, False
+        receive, flush = Wire.receive, Wire._flush
+
+        def asked(wire: Wire) -> list[list[Row]]:
+            self.instant()
+            return receive(wire)
+
+        def flushed(wire: Wire) -> None:
+            flush(wire)
+            self.instant()
+
+        Wire.receive, Wire._flush = asked, flushed  # type: ignore[method-assign]
+
+    def hit(self) -> None:
+        self.counting = True
+
+    async def ahit(self) -> None:
+        self.hit()
+
+    def instant(self) -> None:
+        if self.counting and threading.current_thread().name.startswith("ondol-writer"):
+            self.left -= 1
+            if self.left <= 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
 async def live(order: dict[str, Any]) -> None:
     plan = FaultPlan.from_json(order["plan"])
-    world = World(order["url"], order["case"], Path(order["log"]), plan)
+    db = order["db"]
+    world = World(order["url"], order["case"], Path(order["log"]), plan, order["listens"])
     if "load" in order:
-        store = FaultyStore(SqliteStore(order["file"]), plan)
+        store = FaultyStore(open_store(db), plan)
         async with Runtime(store, agents=[load.agent(world)], deps=world) as rt:
             await load.clients(rt, world, order["load"])
         return
     scenario = NAMED[order["scenario"]]
     if order.get("inside"):
         point, nth = order["inside"]
-        plan.at(point, fault=KillingDisk(nth))
+        plan.at(point, fault=KillingDisk(nth) if db.startswith("sqlite:///") else KillingLine(nth))
 
     def runtime(clock: Clock | None = None) -> Runtime:
-        store = FaultyStore(SqliteStore(order["file"]), plan)
-        return Runtime(store, agents=[scenario.agent(world)], deps=world, clock=clock)
+        store = FaultyStore(open_store(db), plan)
+        return Runtime(store, agents=[scenario.agent(world)], deps=world, clock=clock, deliver=world.listener)
 
     if order.get("later"):
         async with runtime(ManualClock(datetime.now(UTC) + timedelta(seconds=order["later"]))) as rt:

@@ -22,9 +22,3 @@ def shared_downstream() -> Iterator[Downstream]:
 @pytest.fixture
 def world(shared_downstream: Downstream, tmp_path: Path) -> World:
     return World(shared_downstream.url, tmp_path.name, tmp_path / "client.jsonl")
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    """A store that does not exist yet."""
-    return tmp_path / "ondol.db"

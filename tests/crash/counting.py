@@ -19,15 +19,15 @@ from ondol.testing import FaultPlan
 from ondol.testing.faults import Fault, When
 
 
-async def live(file: Path, world: World, scenario: Scenario, plan: FaultPlan, death: Death | None = None) -> bool:
+async def live(db: str, world: World, scenario: Scenario, plan: FaultPlan, death: Death | None = None) -> bool:
     """All that the client does, with a restart where the scenario has one. Returns whether a process died of it."""
     agent = scenario.agent(world)
-    async with Life(file, agent, plan=plan, death=death, deps=world) as life:
+    async with Life(db, agent, plan=plan, death=death, deps=world) as life:
         if not life.is_dead:
             await life.lives_or_dies(first_life(life.rt, world, scenario))
     if life.is_dead or not scenario.asks:
         return life.is_dead
-    async with Life(file, agent, plan=plan, death=death, deps=world) as life:
+    async with Life(db, agent, plan=plan, death=death, deps=world) as life:
         if not life.is_dead:
             await life.lives_or_dies(second_life(life.rt, world))
     return life.is_dead
@@ -66,7 +66,7 @@ async def _count() -> Mapping[str, Counting]:
         for name, scenario in SCENARIOS.items():
             plans[name] = Counting()
             world = WorldInside("", name, Path(folder, f"{name}.jsonl"))
-            await live(Path(folder, f"{name}.db"), world, scenario, plans[name])
+            await live(f"sqlite:///{folder}/{name}.db", world, scenario, plans[name])
     return plans
 
 

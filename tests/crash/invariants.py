@@ -1,32 +1,32 @@
 """What is true whatever happened?
 
-Each function is one sentence of the contract, checked against four witnesses: the store's file, the downstream's own
-ledger, the log of the client (``sent`` ``accepted`` ``reply`` ``cancelled``), and the number of model calls. They look
-from outside: plain SQL for the rows, and the public rules (``journal.fold``) for what the rows should say.
+Each function is one sentence of the contract, checked against four witnesses: the rows of the store, the downstream's
+own ledger, the log of the client (``sent`` ``accepted`` ``reply`` ``cancelled``), and the number of model calls. They
+look from outside: plain SQL for the rows, and the public rules (``journal.fold``) for what the rows should say.
 """
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 
-import apsw
+import behind
 
 from ondol import effects, events, ids, journal, lifecycle, messages, usage, values
 from ondol.outputs import READ_MORE
 from ondol.records import AskRow, EffectRow, RunRow, SessionRow, columns
 from ondol.testing import EffectLine
-from ondol.transactions import Decision
+from ondol.transactions import Decision, OutboxRow
 from ondol.transactions.signals import STOPS
 
 T = TypeVar("T")
 
 AT_REST = frozenset({*lifecycle.SETTLED, "waiting", "parked"})
+TOLD = ("run.waiting", "run.completed", "run.failed", "run.cancelled", "run.expired")
 WITH_AN_END = ("run.failed", "run.cancelled", "run.expired")
 
 
@@ -42,12 +42,13 @@ class Written:
     signals: Sequence[tuple[str, str, str]]  # run, kind, body of those that were not read
     messages: Mapping[tuple[str, int], str]
     uses: frozenset[tuple[str, str]]  # of blobs: run, digest
-    blobs: frozenset[str]  # digests of the files that are what their names say
+    blobs: frozenset[str]  # digests of those that are whole
+    outbox: Mapping[str, OutboxRow]
+    listened: frozenset[str]  # runs of which somebody wanted to hear
     restored: bool  # from a backup: then all fences have risen without an entry
     erased: Mapping[str, RunRow]  # tombstones: runs of sessions that were deleted, of which nothing else is above
     erased_keys: frozenset[str]  # of their effects
-    integrity: str
-    dangling: Sequence[Any]
+    faults: Sequence[Any]  # what the database finds wrong with itself
     _folded: dict[str, journal.State] = field(default_factory=dict, compare=False, repr=False)
 
     def entries(self, run: str) -> list[events.Entry]:
@@ -62,51 +63,52 @@ class Written:
         return [e for e in self.effects if e.run == run]
 
 
-def written(file: Path) -> Written:
-    """Read the file as it is. Checksums are looked at on the way (N7): what does not match raises StoreCorrupt."""
-    connection = apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)
-    try:
-
-        def rows(table: str, kind: type[T]) -> list[T]:
-            return [kind(*r) for r in connection.execute(f"SELECT {columns(kind)} FROM {table}")]
-
-        runs = {r.id: r for r in rows("runs", RunRow)}
-        told_of = {run for (run,) in connection.execute("SELECT DISTINCT run FROM entries")}
-        erased = {id: runs.pop(id) for id in [*runs] if id not in told_of}
-        effect_rows = rows("effects", EffectRow)
-        batches: dict[str, list[journal.Batch]] = {run: [] for run in runs}
-        for run, n, *stored in connection.execute(
-            "SELECT run, n, seq, fence, at, v, body, sum FROM entries ORDER BY run, seq"
-        ):
-            batch = journal.loads(run, *stored)
-            assert len(batch.entries) == n, f"run {run}: the row at {batch.seq} holds {len(batch.entries)}, not {n}"
-            batches[run].append(batch)
-        bodies: dict[tuple[str, int], str] = {}
-        for run, ordinal, stored, total in connection.execute("SELECT run, ordinal, body, sum FROM messages"):
-            bodies[run, ordinal] = messages.unpack(stored)
-            journal.check_message(run, ordinal, bodies[run, ordinal], total)
-        return Written(
-            runs=runs,
-            batches=batches,
-            effects=[e for e in effect_rows if e.run in runs],
-            asks=[a for a in rows("asks", AskRow) if a.run in runs],
-            sessions={(s.tenant, s.id): s for s in rows("sessions", SessionRow)},
-            signals=list(connection.execute("SELECT run, kind, body FROM signals WHERE read_at IS NULL ORDER BY n")),
-            messages=bodies,
-            uses=frozenset(connection.execute("SELECT run, digest FROM blob_uses")),
-            blobs=frozenset(blob.name for blob in Path(f"{file}.blobs").rglob("*") if _is_whole(blob)),
-            erased=erased,
-            erased_keys=frozenset(e.key for e in effect_rows if e.run in erased),
-            restored=bool(connection.execute("SELECT count(*) FROM meta WHERE key = 'generation'").get),
-            integrity=connection.execute("PRAGMA integrity_check").get,
-            dangling=list(connection.execute("PRAGMA foreign_key_check")),
-        )
-    finally:
-        connection.close()
+def written(store: str | behind.Look) -> Written:
+    """Read the store of a URL as it is. Checksums are looked at on the way (N7): a wrong one raises StoreCorrupt."""
+    if isinstance(store, behind.Look):
+        with store.at_one_instant():
+            return _written(store)
+    with closing(behind.Look(store)) as look, look.at_one_instant():
+        return _written(look)
 
 
-def _is_whole(blob: Path) -> bool:
-    return blob.is_file() and hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name
+def _written(look: behind.Look) -> Written:
+    def rows(table: str, kind: type[T], order: str) -> list[T]:
+        return [kind(*r) for r in look.rows(f"SELECT {columns(kind)} FROM {table} ORDER BY {order}")]
+
+    runs = {r.id: r for r in rows("runs", RunRow, "n")}
+    told_of = {run for (run,) in look.rows("SELECT DISTINCT run FROM entries")}
+    erased = {id: runs.pop(id) for id in [*runs] if id not in told_of}
+    effect_rows = rows("effects", EffectRow, "run, ordinal")
+    batches: dict[str, list[journal.Batch]] = {run: [] for run in runs}
+    for run, n, *stored in look.rows("SELECT run, n, seq, fence, at, v, body, sum FROM entries ORDER BY run, seq"):
+        batch = journal.loads(run, *stored)
+        assert len(batch.entries) == n, f"run {run}: the row at {batch.seq} holds {len(batch.entries)}, not {n}"
+        batches[run].append(batch)
+    bodies: dict[tuple[str, int], str] = {}
+    for run, ordinal, body, total in look.rows("SELECT run, ordinal, body, sum FROM messages ORDER BY run, ordinal"):
+        bodies[run, ordinal] = messages.unpack(body)
+        journal.check_message(run, ordinal, bodies[run, ordinal], total)
+    return Written(
+        runs=runs,
+        batches=batches,
+        effects=[e for e in effect_rows if e.run in runs],
+        asks=[a for a in rows("asks", AskRow, "n") if a.run in runs],
+        sessions={(s.tenant, s.id): s for s in rows("sessions", SessionRow, "tenant, id")},
+        signals=[(r, k, b) for r, k, b in look.rows(_UNREAD)],
+        messages=bodies,
+        uses=frozenset((run, digest) for run, digest in look.rows("SELECT run, digest FROM blob_uses")),
+        blobs=look.blobs(),
+        outbox={m.id: m for m in rows("outbox", OutboxRow, "id")},
+        listened=frozenset(run for (run,) in look.rows("SELECT run FROM outbox_wanted")),
+        erased=erased,
+        erased_keys=frozenset(e.key for e in effect_rows if e.run in erased),
+        restored=bool(look.rows("SELECT 1 FROM meta WHERE key = 'generation'")),
+        faults=look.faults(),
+    )
+
+
+_UNREAD = "SELECT run, kind, body FROM signals WHERE read_at IS NULL ORDER BY n"
 
 
 # --- the store alone --------------------------------------------------------------------------------------------
@@ -454,8 +456,7 @@ def nothing_runs(store: Written) -> None:
 
 def file_is_sound(store: Written) -> None:
     """N15: the database finds nothing wrong with itself."""
-    assert store.integrity == "ok"
-    assert not store.dangling
+    assert not store.faults
 
 
 # --- against the other witnesses --------------------------------------------------------------------------------
@@ -630,6 +631,19 @@ def history_only_grew(before: Written, after: Written) -> None:
         if ask.state == "decided":
             (same,) = [a for a in after.asks if a.id == ask.id]
             assert (same.decision, same.decided_by, same.decided_at) == (ask.decision, ask.decided_by, ask.decided_at)
+
+
+def ends_and_waits_are_told(store: Written, heard: Sequence[str]) -> None:
+    """N12, B14: where somebody listens, each wait and each end is one message. That was told at least once, always with
+    the id of its event, and is told no more. ``heard`` are the ids as they came."""
+    expected = {
+        f"{run}/{batch.seq + n}": entry.kind
+        for run in store.listened if run in store.batches for batch in store.batches[run]
+        for n, entry in enumerate(batch.entries) if entry.kind in TOLD
+    }  # fmt: skip
+    assert {m.id: m.kind for m in store.outbox.values() if m.run in store.batches} == expected
+    assert {m.state for m in store.outbox.values()} <= {"delivered"}, store.outbox
+    assert set(heard) == set(store.outbox), "somebody heard of what did not happen, or did not hear of what did"
 
 
 # --- all of it --------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
-"""How does a process die inside a test, and leave nothing behind but its file?
+"""How does a process die inside a test, and leave nothing behind but its store?
 
-``Life`` is a runtime on a file that can be stopped dead: from that instant no write reaches the store, no answer of
-the store reaches the runtime, and nothing is closed in good order. Its connections and its lock are then let go, as
-the operating system does for a process that was killed.
+``Life`` is a runtime on a store that can be stopped dead: from that instant no write reaches the store, no answer of
+the store reaches the runtime, and nothing is closed in good order. Its connections, its lock or its lease are then let
+go, as the operating system and time do for a process that was killed.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Sequence
-from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from ondol import Agent, Runtime
+from ondol.runtime import open_store
 from ondol.store import Store
-from ondol.stores.sqlite import SqliteStore
 from ondol.testing import FaultPlan, FaultyStore, ManualClock
 from ondol.transactions import Tx
 from ondol.worker import EmbeddedEngine
@@ -101,9 +100,9 @@ class Death:
 
 
 class Life:
-    """A process with a runtime in it, on a file that outlives it.
+    """A process with a runtime in it, on the store of a URL that outlives it.
 
-        async with Life(file, agent, dies_at="answer.before") as life:
+        async with Life(db, agent, dies_at="answer.before") as life:
             await life.ends(life.rt.run(agent, "hi"))
 
     ``dies_at`` names a point of the plan, passed for the ``nth`` time; a plan that has a ``death`` in it brings that.
@@ -113,7 +112,7 @@ class Life:
 
     def __init__(
         self,
-        file: Path,
+        db: str,
         *agents: Agent,
         dies_at: str | None = None,
         nth: int = 1,
@@ -122,8 +121,8 @@ class Life:
         **options: Any,
     ) -> None:
         self.plan = plan or FaultPlan()
-        self._file = SqliteStore(file)
-        self.store = MortalStore(self._file)
+        self._own = open_store(db)
+        self.store = MortalStore(self._own)
         death = death or Death()
         death.store = self.store
         if dies_at is not None:
@@ -146,7 +145,7 @@ class Life:
         try:
             await self.lives_or_dies(self.rt.open())
         except BaseException:  # a test that is cut off too: its connections must not stay open
-            await self._file.close()
+            await self._own.close()
             raise
         return self
 
@@ -161,7 +160,7 @@ class Life:
             if self.is_dead or self._was_cut_off:
                 self.store.gone = True
                 await self._end_tasks()
-                await self._file.close()
+                await self._own.close()
 
     async def lives_or_dies(self, work: Coroutine[Any, Any, T]) -> T | None:
         """Await the work, or the death that comes before its end."""

@@ -29,12 +29,14 @@ from ondol import (
     ModelOutput,
     ModelRequest,
     NotHappened,
+    OutboxMessage,
     Reasoning,
     Run,
     Runtime,
     ToolResponse,
     tool,
 )
+from ondol.deliveries import Deliver
 from ondol.errors import RunEnded, RunWaiting
 from ondol.providers.script import Reply
 from ondol.testing import EffectLine, FaultPlan, FaultyModel, ScriptedModel, call, error, fault_point
@@ -51,13 +53,15 @@ AGAIN = "op-4"  # the replay, or the fork, of the first one
 class World:
     """All that is not the process. ``case`` tells its lines in the ledger from those of others.
 
-    A process that has a ``plan`` of faults passes its points ``tool`` and ``model`` too.
+    A process that has a ``plan`` of faults passes its points ``tool`` and ``model`` too. With ``listens`` somebody
+    hears each message of the outbox, and writes down that it came.
     """
 
     url: str
     case: str
     log: Path
     plan: FaultPlan = field(default_factory=FaultPlan, compare=False)
+    listens: bool = False
     in_tool: asyncio.Event = field(default_factory=asyncio.Event, compare=False)
     go_on: asyncio.Event = field(default_factory=asyncio.Event, compare=False)
 
@@ -83,6 +87,13 @@ class World:
             os.write(descriptor, json.dumps(line).encode() + b"\n")
         finally:
             os.close(descriptor)
+
+    @property
+    def listener(self) -> Deliver | None:
+        return self._hears if self.listens else None
+
+    async def _hears(self, message: OutboxMessage) -> None:
+        self.note(event="heard", message=message.id, kind=message.kind)
 
     @property
     def noted(self) -> list[dict[str, Any]]:
@@ -455,6 +466,12 @@ async def first_life(rt: Runtime, world: World, scenario: Scenario) -> None:
     await outcome(world, run)
     if scenario.again:
         await settled(rt, world, await again(rt, world, scenario, run))
+    await everything_is_told(rt, world)
+
+
+async def everything_is_told(rt: Runtime, world: World) -> None:
+    while world.listens and await rt.outbox(state="pending"):
+        pass
 
 
 async def again(rt: Runtime, world: World, scenario: Scenario, run: Run) -> Run:
@@ -475,6 +492,7 @@ async def second_life(rt: Runtime, world: World) -> None:
     for ask in await run.asks():
         await settle(rt, world, ask)
     await outcome(world, run)
+    await everything_is_told(rt, world)
 
 
 async def settle(rt: Runtime, world: World, ask: Ask) -> None:
@@ -525,4 +543,5 @@ async def take_up(rt: Runtime, world: World, scenario: Scenario) -> Run:
     if scenario.again:
         await settled(rt, world, await again(rt, world, scenario, run))
     await settled(rt, world, await send(rt, world, *NEXT))
+    await everything_is_told(rt, world)
     return run

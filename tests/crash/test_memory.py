@@ -46,7 +46,7 @@ async def test_a_crash_at_any_write_leaves_all_of_it_remembered_or_nothing_and_i
     agent = friend(old)
     death = Death()
     plan = FaultPlan().at(write, when=when, nth=nth, fault=death)  # type: ignore[arg-type]
-    async with Life(file, agent, plan=plan, death=death) as life:
+    async with Life(f"sqlite:///{file}", agent, plan=plan, death=death) as life:
         await life.lives_or_dies(turn(life.rt, agent))
         await life.ends()  # the last write may be seen before its process dies of it
     async with Runtime(f"sqlite:///{file}") as rt:  # no agent here: nothing goes on
@@ -120,7 +120,7 @@ async def test_a_crash_at_any_write_of_a_compaction_offers_what_goes_with_its_re
         await say(rt, 4)
         await told(rt)
 
-    async with Life(file, narrow(learns=True), plan=plan, death=death) as life:
+    async with Life(f"sqlite:///{file}", narrow(learns=True), plan=plan, death=death) as life:
         await life.lives_or_dies(turns(life.rt))
         await life.ends()
     async with Runtime(f"sqlite:///{file}") as rt:  # no agent here: nothing goes on

@@ -12,7 +12,7 @@ from promise.house import House
 
 @pytest.fixture
 def house(tmp_path: Path) -> Iterator[House]:
-    made = House(tmp_path / "ondol.db")
+    made = House(f"sqlite:///{tmp_path / 'ondol.db'}")
     yield made
     if made.checked and made.file.exists():
         made.check()

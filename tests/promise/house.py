@@ -1,6 +1,6 @@
-"""Where do the tests of the promises live? On one file, with one world outside, and a clock that is moved by hand.
+"""Where do the tests of the promises live? On one store, with one world outside, and a clock that is moved by hand.
 
-A ``House`` outlives the processes (``Life``) that open its file. Its tools have their effects in ``house.ledger``, and
+A ``House`` outlives the processes (``Life``) that open its store. Its tools have their effects in ``house.ledger``, and
 pass the fault points ``<tool>.before`` and ``<tool>.after`` around them. When a test is over, all that holds whatever
 happened is looked at (``crash.invariants``).
 """
@@ -14,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import behind
 from crash import invariants
 from crash.lives import Life
 
@@ -31,8 +32,8 @@ SUMMARY = "they said it before"  # of turns that are not shown any more
 class House:
     """``checked`` is switched off by a test that leaves the store in a state that no promise allows."""
 
-    def __init__(self, file: Path) -> None:
-        self.file = file
+    def __init__(self, db: str) -> None:
+        self.db = db
         self.clock = ManualClock("2026-01-01T00:00:00Z")
         self.ledger: list[EffectLine] = []
         self.model = ScriptedModel(self._answer)
@@ -43,6 +44,13 @@ class House:
         self.checked = True
         self.in_tool = asyncio.Event()  # for tools that a test makes for itself
         self._scripts: dict[str, Any] = {HELLO: [HELLO_BACK]}
+
+    @property
+    def file(self) -> Path:
+        """That of a store in SQLite."""
+        file = behind.file_of(self.db)
+        assert file is not None
+        return file
 
     # --- the agent ----------------------------------------------------------------------------------------------
 
@@ -71,9 +79,9 @@ class House:
     # --- processes ----------------------------------------------------------------------------------------------
 
     def life(self, *agents: Agent, plan: FaultPlan | None = None, **options: Any) -> Life:
-        """The next process on the file."""
+        """The next process on the store."""
         self.plan = plan or FaultPlan()
-        return Life(self.file, *agents, plan=self.plan, **{"clock": self.clock, "deps": self, **options})
+        return Life(self.db, *agents, plan=self.plan, **{"clock": self.clock, "deps": self, **options})
 
     async def dies(
         self, agent: Agent, at: str, said: str = "go", *, nth: int = 1, plan: FaultPlan | None = None
@@ -109,7 +117,7 @@ class House:
     # --- what is written ----------------------------------------------------------------------------------------
 
     def written(self) -> invariants.Written:
-        return invariants.written(self.file)
+        return invariants.written(self.db)
 
     def check(self) -> None:
         """All that holds whatever happened."""

@@ -6,8 +6,9 @@ import argparse
 import functools
 import os
 import sys
+from typing import get_args
 
-from torture.campaign import STATES, Campaign, Progress, code, family, names
+from torture.campaign import STATES, Campaign, Kind, Progress, code, family, names
 
 
 def main() -> int:
@@ -17,18 +18,24 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, help="for each family; without it, until all of its cases have passed")
     parser.add_argument("--seed", type=int, help="run this one case, as a failure names it")
     parser.add_argument("--go-on", action="store_true", help="after a failure too")
+    parser.add_argument("--store", choices=get_args(Kind), help="without it, one after another that the family has")
     asked = parser.parse_args()
     if asked.family and asked.family not in names():
         parser.error(f"there is no family {asked.family!r}, only {', '.join(names())}")
     if asked.seed is not None and not asked.family:
         parser.error("a seed belongs to a family: name that, too")
     version, well = code(), True
-    for name in [asked.family] if asked.family else names():
-        with Campaign(name, family(name), functools.partial(print, flush=True)) as campaign:
+    chosen = [(name, store) for name in names() if asked.family in (None, name) for store in family(name).stores]
+    if asked.store:
+        chosen = [(name, store) for name, store in chosen if store == asked.store]
+    if not chosen:
+        parser.error(f"the family {asked.family!r} has no cases on {asked.store}")
+    for name, store in chosen[: 1 if asked.seed is not None else None]:
+        with Campaign(name, family(name), functools.partial(print, flush=True), store) as campaign:
             if asked.seed is not None:
                 well &= campaign.replay(asked.seed)
             else:
-                progress = Progress.of(STATES / f"{name}.json", version)
+                progress = Progress.of(STATES / f"{name}-{store}.json", version)
                 well &= campaign.run(progress, minutes=asked.minutes, go_on=asked.go_on)
         if not well and not asked.go_on:
             break

@@ -20,11 +20,13 @@ hold:
     async def test_a_missing_guard_is_noticed(place: Place) -> None:
         await FAMILY.notices(place)
 
-That is all: ``make torture FAMILY=<family>`` finds the module by its name, and ``make torture`` all of them. Only the
+That is all: ``make torture FAMILY=<family>`` finds the module by its name, and ``make torture`` all of them.
+``STORE=postgresql`` chooses one of the stores. Only the
 seed chooses, by ``random.Random(seed)``: never the time, the process or the order of cases, so that a seed replays.
 Where there is a list of cases that shall all be tried, the first seeds are its indices. ``place.folder`` is empty and
-goes away after a case that passed; ``await place.downstream()`` is a service with a ledger that other cases write to
-as well (tell yours by ``place.name``). A case that hangs fails after ``limit`` seconds.
+goes away after a case that passed; ``place.db`` is the URL of a new store, in that folder, or in PostgreSQL where the
+family says that it has both ``stores``; ``await place.downstream()`` is a service with a ledger that other cases write
+to as well (tell yours by ``place.name``). A case that hangs fails after ``limit`` seconds.
 """
 
 from __future__ import annotations
@@ -40,13 +42,14 @@ import shutil
 import tempfile
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+from postgres import FAST, Server
 
 from ondol.testing import Downstream
 
@@ -60,10 +63,16 @@ _SAY_EVERY = 10.0  # seconds
 
 @dataclass(frozen=True)
 class Place:
-    """Where a case happens: an empty folder, and the outside world."""
+    """Where a case happens: an empty folder, and the outside world. ``database`` gives URLs of empty databases."""
 
     folder: Path
     downstream: Callable[[], Awaitable[Downstream]]
+    database: Callable[[], str] | None = None
+
+    @functools.cached_property
+    def db(self) -> str:
+        """The URL of the case's store, which does not exist yet, or has nothing in it."""
+        return f"sqlite:///{self.folder / 'ondol.db'}" if self.database is None else self.database()
 
     @property
     def name(self) -> str:
@@ -77,6 +86,7 @@ class Place:
         return dataclasses.replace(self, folder=folder)
 
 
+Kind = Literal["sqlite", "postgresql"]
 Case = Callable[[int, Place], Awaitable[None]]
 
 
@@ -85,21 +95,24 @@ class Family:
     """``cases``: how many seeds, counted from 0, make the whole campaign; ``sample``: how many of them the tests run.
 
     ``control`` is tried with the first ``tries`` seeds: one of them has to fail by a ``violation``. ``limit`` is the
-    time that a case may take, in seconds.
+    time that a case may take, in seconds. ``stores``: each of them has all the cases; the tests run ``sample_postgres``
+    of them on PostgreSQL.
     """
 
     case: Case
     control: Case
     cases: int
     sample: int = 0
+    sample_postgres: int = 0
+    stores: Sequence[Kind] = ("sqlite",)
     tries: int = 20
     violation: type[BaseException] | tuple[type[BaseException], ...] = AssertionError
     limit: float = 60.0
 
     @property
     def sampled(self) -> pytest.MarkDecorator:
-        """Runs a test with each ``seed`` of the sample."""
-        return pytest.mark.parametrize("seed", range(self.sample))
+        """Runs a test with each ``seed`` of the sample, and of the sample on PostgreSQL."""
+        return on_stores("seed", range(self.sample), range(self.sample_postgres))
 
     async def notices(self, place: Place) -> int:
         """The first seed with which the control fails. Raises AssertionError if there is none."""
@@ -109,6 +122,18 @@ class Family:
             except self.violation:
                 return seed
         raise AssertionError(f"the control passed with each of {self.tries} seeds: this family proves nothing")
+
+
+def on_stores(names: str | Sequence[str], sqlite: Iterable[Any], postgres: Iterable[Any]) -> pytest.MarkDecorator:
+    """Runs a test that has a ``place`` with these values on SQLite, and with those on PostgreSQL."""
+    together = [("sqlite", value) for value in sqlite] + [("postgresql", value) for value in postgres]
+    names = [names] if isinstance(names, str) else [*names]
+    found = []
+    for store, value in together:
+        values = value if isinstance(value, tuple) else (value,)
+        id = "-".join(str(v) for v in ([] if store == "sqlite" else [store]) + [*values])
+        found.append(pytest.param(store, *values, id=id))
+    return pytest.mark.parametrize(("store_kind", *names), found)
 
 
 @functools.cache
@@ -164,18 +189,24 @@ def code() -> str:
 
 
 class Campaign:
-    """Runs the cases of one family, one after the other, in this process."""
+    """Runs the cases of one family on one store, one after the other, in this process."""
 
-    def __init__(self, name: str, family: Family, say: Callable[[str], Any] = print) -> None:
-        self.name, self.family, self.say = name, family, say
+    def __init__(self, name: str, family: Family, say: Callable[[str], Any] = print, store: Kind = "sqlite") -> None:
+        self.family, self.say, self.store = family, say, store
+        self.name = name if len(family.stores) == 1 else f"{name} on {store}"
+        self._command = f"make torture FAMILY={name}" + ("" if len(family.stores) == 1 else f" STORE={store}")
         self._service: Downstream | None = None
         self._uses = 0
+        self._server: Server | None = None
+        self._databases: list[str] = []
 
     def __enter__(self) -> Campaign:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._end_service()
+        if self._server is not None:
+            self._server.remove()
 
     def replay(self, seed: int) -> bool:
         """Run the case with that seed. Returns whether it passed; what has passed before is not looked at."""
@@ -222,10 +253,11 @@ class Campaign:
     def _control_fails(self) -> bool:
         with empty_folder() as folder:
             try:
-                seed = asyncio.run(self.family.notices(Place(folder, self._downstream)))
+                seed = asyncio.run(self.family.notices(self._place(folder)))
             except Exception:  # said, and the campaign fails for it
                 self.say(f"{self.name}: the control\n{traceback.format_exc()}")
                 return False
+        self._drop_databases()
         self.say(f"{self.name}: the control fails with seed {seed}, as it has to")
         return True
 
@@ -233,13 +265,14 @@ class Campaign:
         faulthandler.dump_traceback_later(self.family.limit + 30, exit=True)  # where not even a time-out comes through
         try:
             with empty_folder() as folder:
-                asyncio.run(self._bounded(seed, Place(folder, self._downstream)))
+                asyncio.run(self._bounded(seed, self._place(folder)))
         except Exception:  # that is what a case fails with: said with its seed, and counted
-            command = f"make torture FAMILY={self.name} SEED={seed}"
+            command = f"{self._command} SEED={seed}"
             self.say(f"{traceback.format_exc()}\n{self.name}: seed {seed} FAILED. What it left: {folder}\n  {command}")
             return False
         finally:
             faulthandler.cancel_dump_traceback_later()
+        self._drop_databases()
         if self._uses >= _CASES_A_SERVICE:
             self._end_service()
         return True
@@ -247,6 +280,22 @@ class Campaign:
     async def _bounded(self, seed: int, place: Place) -> None:
         async with asyncio.timeout(self.family.limit):
             await self.family.case(seed, place)
+
+    def _place(self, folder: Path) -> Place:
+        if self.store == "postgresql" and self._server is None:
+            self._server = Server(_temporary("torture-postgres-"), **FAST).init().start()
+            self._server.make_template()
+        return Place(folder, self._downstream, self._database if self._server is not None else None)
+
+    def _database(self) -> str:
+        assert self._server is not None
+        self._databases.append(self._server.new_database())
+        return self._databases[-1]
+
+    def _drop_databases(self) -> None:
+        while self._databases:
+            assert self._server is not None
+            self._server.drop(self._databases.pop())
 
     async def _downstream(self) -> Downstream:
         if self._service is None:
@@ -264,6 +313,10 @@ class Campaign:
 @contextmanager
 def empty_folder() -> Iterator[Path]:
     """It goes away if the block ends well."""
-    folder = Path(tempfile.mkdtemp(prefix="torture-", dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None))
+    folder = _temporary("torture-")
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _temporary(prefix: str) -> Path:
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None))

@@ -27,6 +27,9 @@ def outside() -> Iterator[Callable[[], Awaitable[Downstream]]]:
 
 
 @pytest.fixture
-def place(outside: Callable[[], Awaitable[Downstream]]) -> Iterator[Place]:
+def place(
+    outside: Callable[[], Awaitable[Downstream]], store_kind: str, request: pytest.FixtureRequest
+) -> Iterator[Place]:
+    new_database = request.getfixturevalue("new_database") if store_kind == "postgresql" else None
     with empty_folder() as folder:
-        yield Place(folder, outside)
+        yield Place(folder, outside, new_database)

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -138,13 +137,13 @@ Client = Callable[[Runtime], Coroutine[Any, Any, Any]]
 
 
 async def lives(
-    file: Path, world: World, scenario: Scenario, clock: ManualClock, faults: Faults, *clients: Client
+    db: str, world: World, scenario: Scenario, clock: ManualClock, faults: Faults, *clients: Client
 ) -> None:
-    """One process after the other on the file, each with its client."""
+    """One process after the other on the store, each with its client."""
     for client in clients:
         try:
             async with Life(
-                file, scenario.agent(world), plan=faults.plan, death=faults.death, clock=clock, deps=world
+                db, scenario.agent(world), plan=faults.plan, death=faults.death, clock=clock, deps=world
             ) as life:
                 if life.is_dead:
                     return
@@ -193,18 +192,18 @@ def _never_wait_for_a_deadline(engine: EmbeddedEngine, clock: ManualClock) -> No
 
 async def suffers(place: Place, first: Faults, second: Faults | None, name: str) -> None:
     """The client's first life, perhaps another that takes it up, and one in which all has to come to rest."""
-    scenario, world, file = SCENARIOS[name], WorldInside.of(place.folder), place.folder / "ondol.db"
+    scenario, world, db = SCENARIOS[name], WorldInside.of(place.folder), place.db
     clock = HurriedClock(datetime.now(UTC))
     clients: list[Client] = [lambda rt: first_life(rt, world, scenario)]
     if scenario.asks:
         clients.append(lambda rt: second_life(rt, world))
     with patch("ondol.worker._STORE_RETRY", 0.001):
-        await lives(file, world, scenario, clock, first, *clients)
+        await lives(db, world, scenario, clock, first, *clients)
         if second is not None:
-            await lives(file, world, scenario, clock, second, lambda rt: take_up(rt, world, scenario))
-        if not file.exists():  # it failed to open: there is nothing to look at before it is taken up
-            await lives(file, world, scenario, clock, Faults(), lambda rt: rt.runs())
-        await is_taken_up(file, world, name, world, LATER)
+            await lives(db, world, scenario, clock, second, lambda rt: take_up(rt, world, scenario))
+        if not (place.folder / "ondol.db").exists():  # it failed to open: there is nothing to look at yet
+            await lives(db, world, scenario, clock, Faults(), lambda rt: rt.runs())
+        await is_taken_up(db, world, name, world, LATER)
 
 
 # --- the family -------------------------------------------------------------------------------------------------

@@ -103,6 +103,24 @@ def test_every_family_is_found_by_its_name_and_tries_more_than_the_tests_do() ->
         assert campaign.family(name).cases >= campaign.family(name).sample
 
 
+def test_a_family_of_both_stores_has_new_ones_for_each_case_and_names_them_where_it_fails() -> None:
+    seen: list[str] = []
+
+    async def case(seed: int, place: Place) -> None:
+        assert place.db == place.db
+        seen.append(place.db)
+        assert seed == 0, "broken"
+
+    family, said = Family(case=case, control=fails, cases=2, stores=("sqlite", "postgresql")), list[str]()
+    for store in family.stores:
+        with Campaign("example", family, said.append, store) as running:
+            assert running.replay(0)
+            assert not running.replay(1)
+        assert f"make torture FAMILY=example STORE={store} SEED=1" in said[-1]
+    assert [db.partition(":")[0] for db in seen] == ["sqlite", "sqlite", "postgresql", "postgresql"]
+    assert len(set(seen)) == 4
+
+
 def test_a_family_that_does_not_exist_is_refused_with_those_that_do() -> None:
     command = [sys.executable, "-m", "torture", "--family", "nothing"]
     folder = Path(__file__).parents[1]

@@ -115,7 +115,7 @@ async def stands(store: str, file: Path, runs: int, arrivals: int, a_second: flo
             assert (await (await rt.find_run(f"slow{n}")).result()).text == "at last"
         gc.collect()
         assert len(asyncio.all_tasks()) <= tasks + 2, "tasks are left"
-    written = invariants.written(file)
+    written = invariants.written(f"sqlite:///{file}")
     assert Counter(r.state for r in written.runs.values()) == {"completed": runs + arrivals}
     assert set(crowd.asked.values()) == {1}
     invariants.nothing_runs(written)

@@ -63,7 +63,7 @@ class Refusing:
 async def passes(code: int, chosen: random.Random, place: Place) -> None:
     """The disk refuses some writes and recovers, and the same processes go on."""
     name = chosen.choice(DRIVEN)
-    scenario, world, file = NAMED[name], WorldInside.of(place.folder), place.folder / "ondol.db"
+    scenario, world, db = NAMED[name], WorldInside.of(place.folder), place.db
     clients: list[Client] = [lambda rt: first_life(rt, world, scenario)]
     if scenario.asks:
         clients.append(lambda rt: second_life(rt, world))
@@ -71,9 +71,9 @@ async def passes(code: int, chosen: random.Random, place: Place) -> None:
         faults = Faults()
         kth = chosen.randrange(1, len(counted()[name].writes) + 1)
         faults.plan.at_write(kth, "before", Refusing(disk, code, chosen.randrange(1, 8)))
-        await lives(file, world, scenario, HurriedClock(datetime.now(UTC)), faults, *clients)
+        await lives(db, world, scenario, HurriedClock(datetime.now(UTC)), faults, *clients)
         disk.refuses = None
-        await is_taken_up(file, world, name, world)
+        await is_taken_up(db, world, name, world)
 
 
 # --- damage -----------------------------------------------------------------------------------------------------
@@ -88,13 +88,13 @@ def settled(name: str) -> tuple[Files, dict[str, Any]]:
 
 async def _settle(name: str) -> tuple[Files, dict[str, Any]]:
     with empty_folder() as folder:
-        scenario, world, file = NAMED[name], WorldInside.of(folder), folder / "ondol.db"
-        async with Life(file, scenario.agent(world), deps=world) as life:
+        scenario, world, db = NAMED[name], WorldInside.of(folder), f"sqlite:///{folder / 'ondol.db'}"
+        async with Life(db, scenario.agent(world), deps=world) as life:
             await first_life(life.rt, world, scenario)
-        await is_taken_up(file, world, name, world)
+        await is_taken_up(db, world, name, world)
         files = found(folder)
-        runs = sorted(invariants.written(file).runs)
-        async with Runtime(f"sqlite:///{file}", agents=[]) as rt:
+        runs = sorted(invariants.written(db).runs)
+        async with Runtime(db, agents=[]) as rt:
             return files, await said(rt, runs)
 
 
@@ -190,11 +190,11 @@ async def cut_short(chosen: random.Random, place: Place) -> None:
 
 async def goes_on_from(file: Path) -> None:
     """It is a store as it once was, and can be used."""
-    scenario, world = NAMED["once_with_check"], WorldInside.of(file.parent)
-    async with Life(file, scenario.agent(world), deps=world) as life:
+    scenario, world, db = NAMED["once_with_check"], WorldInside.of(file.parent), f"sqlite:///{file}"
+    async with Life(db, scenario.agent(world), deps=world) as life:
         run = await life.rt.start("crashes", FIRST[1], session="another", operation_id="another")
         assert (await run.result()).text == "done"
-    store = invariants.written(file)
+    store = invariants.written(db)
     invariants.file_is_sound(store)
     invariants.journals_are_whole(store)
     invariants.rows_are_the_fold(store)

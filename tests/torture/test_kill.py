@@ -15,11 +15,13 @@ import random
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import behind
 import pytest
+from crash import invariants
 from crash.aftermath import LATER, is_taken_up
 from crash.counting import every_place
 from crash.scenarios import KINDS, World
@@ -27,12 +29,21 @@ from crash.scenarios import KINDS, World
 from ondol import effects
 from ondol.testing import Downstream, FaultPlan, kill
 from ondol.testing.faults import When
-from torture.campaign import Family, Place
+from torture.campaign import Family, Place, on_stores
 
-# Where a process dies: a point of a plan; or, inside a commit, before so many changes of a file after that point.
-POINTS: dict[str, str | tuple[str, int]] = {
+
+@dataclass(frozen=True)
+class Inside:
+    """So many changes of a file after that point, and so many instants of the talk with a server of PostgreSQL."""
+
+    point: str
+    sqlite: int
+    postgresql: int
+
+
+POINTS: dict[str, str | Inside] = {  # where a process dies: a point of a plan, or inside a commit
     "B0, before T0": "accept.before",
-    "B1, T0 in flight": ("accept.before", 3),
+    "B1, T0 in flight": Inside("accept.before", 3, 8),
     "B2, T0 durable": "accept.after",
     "B3, claimed": "claim.after",
     "B4, the model is called": "model.before",
@@ -41,16 +52,19 @@ POINTS: dict[str, str | tuple[str, int]] = {
     "B7, not started": "started.before",
     "B8, started": "started.after",
     "B9, its outcome is durable": "outcome.after",
-    "B10, suspending": ("suspend.before", 2),
+    "B10, suspending": Inside("suspend.before", 2, 5),
     "B11, decided": "decide.after",
-    "B12, T8 in flight": ("commit.before", 2),
+    "B12, T8 in flight": Inside("commit.before", 2, 6),
     "B13, T8 durable": "commit.after",
+    "B14, told and not recorded": "delivered.before",
     "during a model call": "model.delta",
     "during a tool": "tool.after",
-    "inside a commit": ("commit.before", 7),
+    "inside a commit": Inside("commit.before", 7, 4),
 }
 NOT_OF = {"no_tool": ("B7", "B8", "B9", "during a tool"), "read": ("B7", "B8")}  # they have no such point
 CELLS = [(point, kind) for point in POINTS for kind in KINDS if not point.startswith(NOT_OF.get(kind, "-"))]
+_OF_POINT = [[cell for cell in CELLS if cell[0] == point] for point in POINTS]
+EACH_POINT = [cells[n % len(cells)] for n, cells in enumerate(_OF_POINT)]  # of all kinds
 AGAIN = (  # where the one that takes it up dies, or else as it closes
     "claim.after", "note_down.after", "answer.after", "started.after", "tool.after", "outcome.before", "commit.before",
 )  # fmt: skip
@@ -68,10 +82,10 @@ class App:
         self._to, self._from = process.stdin, process.stdout
         assert self._line() == "ready"
 
-    def starts(self, file: Path, world: World, name: str, plan: FaultPlan, **order: Any) -> int:
+    def starts(self, db: str, world: World, name: str, plan: FaultPlan, **order: Any) -> int:
         """Returns the child's process id."""
-        order |= {"scenario": name, "file": str(file), "url": world.url, "case": world.case, "log": str(world.log)}
-        order |= {"plan": plan.to_json()}
+        order |= {"scenario": name, "db": db, "url": world.url, "case": world.case, "log": str(world.log)}
+        order |= {"plan": plan.to_json(), "listens": world.listens}
         print(json.dumps(order), file=self._to, flush=True)
         return int(self._line())
 
@@ -102,25 +116,30 @@ class Killed:
     name: str
 
     @property
-    def file(self) -> Path:
-        return self.place.folder / "ondol.db"
+    def db(self) -> str:
+        return self.place.db
 
     @functools.cached_property
     def world(self) -> World:
-        return World(self.downstream.url, self.place.name, self.place.folder / "client.jsonl")
+        return World(self.downstream.url, self.place.name, self.place.folder / "client.jsonl", listens=True)
 
-    def dies(self, at: str | tuple[str, int], later: float = 0) -> bool:
+    def dies(self, at: str | Inside, later: float = 0) -> bool:
         """False if it came to its end without passing that point. One that takes it up ``later`` dies at its end."""
-        plan, inside = (FaultPlan().at(at, fault=kill()), None) if isinstance(at, str) else (FaultPlan(), at)
+        plan, inside = FaultPlan(), None
+        if isinstance(at, Inside):
+            inside = (at.point, at.sqlite if behind.file_of(self.db) is not None else at.postgresql)
+        else:
+            plan.at(at, fault=kill())
         if later:
             plan.at("close.before", fault=kill())
-        app().starts(self.file, self.world, self.name, plan, inside=inside, later=later)
+        app().starts(self.db, self.world, self.name, plan, inside=inside, later=later)
         code = app().ended()
         assert code in (0, -9), f"it ended with {code}"
+        behind.lose_the_dead(self.db)
         return code == -9
 
     async def is_taken_up(self, times: int = 1) -> None:
-        await is_taken_up(self.file, self.world, self.name, self.downstream, times * LATER)
+        await is_taken_up(self.db, self.world, self.name, self.downstream, times * LATER)
 
 
 async def at_cell(point: str, kind: str, place: Place) -> Killed:
@@ -144,8 +163,9 @@ async def case(seed: int, place: Place) -> None:
         return
     name, at = every_place()[(seed - len(PAIRS)) % len(every_place())]
     killed = Killed(place, await place.downstream(), name)
-    app().starts(killed.file, killed.world, name, at.plan(kill()))
+    app().starts(killed.db, killed.world, name, at.plan(kill()))
     died = app().ended() == -9
+    behind.lose_the_dead(killed.db)
     assert died or not at.must_come, f"{at} was not passed, but {killed.world.events('writes')}"
     await killed.is_taken_up()
 
@@ -158,15 +178,30 @@ async def control(seed: int, place: Place) -> None:
         await killed.is_taken_up()
 
 
-FAMILY = Family(case=case, control=control, cases=len(CELLS) + len(PAIRS) + WRITES, tries=1)
+FAMILY = Family(
+    case=case, control=control, cases=len(CELLS) + len(PAIRS) + WRITES, tries=1, stores=("sqlite", "postgresql")
+)
 
 
-@pytest.mark.parametrize(("point", "kind"), CELLS)
+@on_stores(["point", "kind"], CELLS, EACH_POINT)
 async def test_a_kill_at_any_named_point_loses_nothing_and_repeats_nothing(point: str, kind: str, place: Place) -> None:
     await (await at_cell(point, kind, place)).is_taken_up()
 
 
-@pytest.mark.parametrize("seed", range(len(CELLS), len(CELLS) + 40))
+@pytest.mark.parametrize("store_kind", ["postgresql"])
+@pytest.mark.parametrize(("sent", "state"), [(False, "running"), (True, "completed")])
+async def test_a_commit_that_reached_the_server_is_done_though_its_sender_is_dead(
+    sent: bool, state: str, place: Place
+) -> None:
+    in_flight = POINTS["B12, T8 in flight"]
+    assert isinstance(in_flight, Inside)
+    killed = Killed(place, await place.downstream(), "idempotent")
+    assert killed.dies(replace(in_flight, postgresql=in_flight.postgresql - (not sent)))
+    assert [run.state for run in invariants.written(killed.db).runs.values()] == [state]
+    await killed.is_taken_up()
+
+
+@on_stores("seed", range(len(CELLS), len(CELLS) + 40), range(len(CELLS) + 40, len(CELLS) + 44))
 async def test_a_second_kill_while_it_is_taken_up_changes_nothing_of_that(seed: int, place: Place) -> None:
     await case(seed, place)
 
@@ -182,10 +217,11 @@ async def test_a_kill_while_a_request_is_under_way_downstream(name: str, held: W
     downstream = await place.downstream()
     killed = Killed(place, downstream, name)
     await downstream.hold(held)  # type: ignore[arg-type]
-    child = app().starts(killed.file, killed.world, name, FaultPlan())
+    child = app().starts(killed.db, killed.world, name, FaultPlan())
     await downstream.wait_for_held()
     os.kill(child, signal.SIGKILL)
     assert app().ended() == -9
+    behind.lose_the_dead(killed.db)
     happened = await downstream.count()
     await downstream.release()
     await downstream.wait_for(happened + (held == "before"))

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Protocol, TypeVar
 
-import apsw
+import behind
 import pytest
 from crash import invariants
 from hypothesis import HealthCheck, settings
@@ -48,7 +48,7 @@ STEPS = (
 ANSWERS = ("answers", "answers", "answers", "overloaded", "connection", "auth", "rejected")
 ENDS = ("does", "does", "does", "refuses", "raises", "does and raises", "does and hangs")
 EXAMPLES = 100  # of 50 steps; some 20 s of a processor
-FOLDER = "/dev/shm" if Path("/dev/shm").is_dir() else None  # where there is one: a flush costs nothing there
+FOLDER = "/dev/shm" if os.path.isdir("/dev/shm") else None  # where there is one: a flush costs nothing there
 PASSES = tuple(timedelta(seconds=n) for n in (2, 61, 2 * 3600, 2 * 86_400, 31 * 86_400))
 JUMPS = tuple(timedelta(hours=n) for n in (1, 24, 87_600, -1, -24))
 DECISIONS = {
@@ -102,7 +102,6 @@ class World:
 
     def __init__(self, url: str, chosen: random.Random) -> None:
         self.url, self.chosen = url, chosen
-        self.file = Path(url.removeprefix("sqlite:///"))
         self.clock = ManualClock("2026-01-01T00:00:00Z")
         self.gates = Gates()
         self.plan = FaultPlan()  # for the tools of the promises, which pass its points
@@ -120,7 +119,7 @@ class World:
         self.transactions: Counter[str] = Counter()
         self.broken: AssertionError | None = None
         self.well = True
-        self._looking: apsw.Connection | None = None
+        self._looking: behind.Look | None = None
         self._looked_at: tuple[Any, ...] = ()
 
     # --- processes ----------------------------------------------------------------------------------------------
@@ -138,8 +137,8 @@ class World:
         self.process = Process(self.url, self.agent(), chosen=self.chosen, saw=self.saw, clock=self.clock, deps=self)
         await self.life.does(self.life.rt.open())
         if self._looking is None:
-            self._looking = apsw.Connection(str(self.file), flags=apsw.SQLITE_OPEN_READONLY)
-        self.now = model.seen(self._looking.execute)
+            self._looking = behind.Look(self.url)
+        self.now = model.seen(self._looking.rows)
 
     async def closes(self) -> None:
         for client in self.clients:
@@ -189,7 +188,7 @@ class World:
         self.transactions[name] += 1
         if self._looking is None:
             return
-        before, self.now = self.now, model.seen(self._looking.execute)
+        before, self.now = self.now, model.seen(self._looking.rows)
         if session := _written_by_hand(name, args, before):
             self.explicit[session] += self.now.revision(session) - before.revision(session)
         try:
@@ -210,8 +209,8 @@ class World:
         well, self.well = self.well, False
         if self.broken is not None:
             raise self.broken
-        if (self.now, len(self.ledger)) != self._looked_at and self.file.exists():
-            written = invariants.written(self.file)
+        if (self.now, len(self.ledger)) != self._looked_at and self._looking is not None:
+            written = invariants.written(self._looking)
             invariants.hold_at_any_time(written, self.ledger, self.noted, checks=("mail",), explicit=self.explicit)
         self._looked_at = (self.now, len(self.ledger))
         self.well = well
@@ -244,9 +243,13 @@ class World:
             await self.gates.wait("hangs", ctx.run_id)
         return f"{name} done"
 
+    def written(self) -> invariants.Written:
+        assert self._looking is not None
+        return invariants.written(self._looking)
+
     def accepted_at(self, run: str) -> list[int]:
         """When it was accepted, and each instant at which it went on, in microseconds."""
-        batches = invariants.written(self.file).batches[run]
+        batches = self.written().batches[run]
         starts = ("run.accepted", "run.started", "run.resumed")
         return [b.at for b in batches if any(e.kind in starts for e in b.entries)]
 
@@ -421,7 +424,7 @@ class World:
         assert not self._moving(), f"{self._moving()} do not come to rest"
         await self.closes()
         calls = Counter(request.run for request in self.asked)
-        written = invariants.written(self.file)
+        written = self.written()
         invariants.hold(written, self.ledger, self.noted, calls, checks=("mail",), explicit=self.explicit)
 
     def _moving(self) -> list[model.RunSeen]:
@@ -505,8 +508,8 @@ async def lives(seed: int, url: str, steps: int) -> World:
 # --- the family -------------------------------------------------------------------------------------------------
 
 
-async def case(seed: int, place: Place, url: str | None = None) -> None:
-    await lives(seed, url or f"sqlite:///{place.folder / 'ondol.db'}", 80)
+async def case(seed: int, place: Place) -> None:
+    await lives(seed, place.db, 80)
 
 
 async def control(seed: int, place: Place) -> None:
@@ -517,7 +520,7 @@ async def control(seed: int, place: Place) -> None:
         await case(seed, place)
 
 
-FAMILY = Family(case=case, control=control, cases=5_000, sample=4)
+FAMILY = Family(case=case, control=control, cases=5_000, sample=4, sample_postgres=2, stores=("sqlite", "postgresql"))
 
 
 @FAMILY.sampled

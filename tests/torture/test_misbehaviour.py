@@ -124,7 +124,7 @@ async def on_the_wire(seed: int, place: Place) -> None:
     chosen = random.Random(seed)
     wire, what = WIRES[seed % 4], list(ON_THE_WIRE)[seed // 4 % len(ON_THE_WIRE)]
     behaves, letters = ON_THE_WIRE[what]
-    house = House(place.folder / "ondol.db")
+    house = House(place.db)
     house.clock = clock = WatchedClock()
     async with LoopbackServer().running() as server:
         with pytest.MonkeyPatch.context() as patch:
@@ -249,7 +249,7 @@ MODELS: dict[str, Callable[[asyncio.Event], AsyncIterator[ModelOutput]]] = {
 
 async def in_the_model(seed: int, place: Place) -> None:
     what = list(MODELS)[seed % len(MODELS)]
-    house, rude = House(place.folder / "ondol.db"), Rude(what)
+    house, rude = House(place.db), Rude(what)
     house.clock = clock = WatchedClock()
     agent = Agent("a", model=rude, tools=[letter])
     loud: list[Any] = []  # what the loop has to say about tasks that nobody looked after
@@ -375,7 +375,7 @@ async def in_a_tool(seed: int, place: Place) -> None:
     what, kind = TOOLS[seed % len(TOOLS)], CLASSES[seed // len(TOOLS) % len(CLASSES)]
     after, cancels = chosen.random() < 0.5, what in ("hangs", "ignores its end") and chosen.random() < 0.3
     thread = (what in RAISED or what == "hangs") and chosen.random() < 0.5
-    house = House(place.folder / "ondol.db")
+    house = House(place.db)
     house.clock = clock = WatchedClock()
     unruly = Unruly(house, what, after, asyncio.get_running_loop())
     agent = house.agent([call("work", to="kim")], "done", tools=[tool_of(unruly, kind, thread)])
@@ -478,7 +478,7 @@ async def in_another_process(seed: int, place: Place) -> None:
         assert (await rt.run(agent, "hello", session="s", operation_id="next")).text == "done"
     (key,) = ledger.read_text().split()
     line = EffectLine(id=1, key=key, tool="work", arguments={"to": "kim"}, at=clock.now())
-    invariants.hold(invariants.written(place.folder / "ondol.db"), [line])
+    invariants.hold(invariants.written(place.db), [line])
 
 
 async def _lives_and_dies(url: str, ledger: Path, how: str, after: bool) -> None:

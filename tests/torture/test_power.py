@@ -91,7 +91,7 @@ async def _record(name: str, which: int, synchronous: str) -> Recording:
         recording(folder) as made,
     ):
         world = Watching("", name, folder / "client.jsonl", made=made)
-        await live(folder / "ondol.db", world, SCENARIOS[name], FaultPlan())
+        await live(f"sqlite:///{folder / 'ondol.db'}", world, SCENARIOS[name], FaultPlan())
     return made
 
 
@@ -136,13 +136,13 @@ async def _case(cut: Cut, seed: int, place: Place) -> None:
     key = (cut.scenario, known.digest(), len(world.ledger), len(world.noted))
     if key in passed:
         return
-    file = _made_of(image, place.within("taken-up").folder)
+    db = f"sqlite:///{_made_of(image, place.within('taken-up').folder)}"
     scenario = SCENARIOS[cut.scenario]
     try:
         if before is None:
-            async with Life(file, scenario.agent(world), deps=world):
-                before = invariants.written(file)
-        await is_taken_up(file, world, cut.scenario, world, before=before)
+            async with Life(db, scenario.agent(world), deps=world):
+                before = invariants.written(db)
+        await is_taken_up(db, world, cut.scenario, world, before=before)
     except Exception as error:
         what = f"{cut.scenario}, after event {cut.until} of {len(cut.made.events)}, what was not flushed {cut.loss}"
         error.add_note(f"{what}; before it came {cut.made.events[max(0, cut.until - 3) : cut.until]}"[:1000])
@@ -171,7 +171,7 @@ def _before(image: dict[str, bytes], folder: Path, known: Any) -> invariants.Wri
         known.update(connection.serialize("main"))
         if not connection.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'runs'").get:
             return None
-        return invariants.written(file)
+        return invariants.written(f"sqlite:///{file}")
 
 
 async def case(seed: int, place: Place) -> None:

@@ -26,13 +26,12 @@ from torture.campaign import Family, Place
 AT_ONCE, OTHERS, WRITERS = 1000, 200, 200
 
 
-async def case(seed: int, place: Place, url: str | None = None) -> None:
-    chosen, house = random.Random(seed), House(place.folder / "ondol.db")
-    store = url or f"sqlite:///{house.file}"
+async def case(seed: int, place: Place) -> None:
+    chosen, house = random.Random(seed), House(place.db)
     if seed % 2 == 0:
-        await one_operation(chosen, house, store)
+        await one_operation(chosen, house)
     else:
-        await one_session(chosen, house, store)
+        await one_session(chosen, house)
 
 
 async def control(seed: int, place: Place) -> None:
@@ -55,14 +54,14 @@ async def test_who_is_given_the_answer_to_another_request_is_noticed(place: Plac
     await FAMILY.notices(place)
 
 
-async def one_operation(chosen: random.Random, house: House, store: str) -> None:
+async def one_operation(chosen: random.Random, house: House) -> None:
     agent = house.agent([call("letter", to="kim")], "done", tools=[letter])
     house.answers("something else", [call("letter", to="lee")], "done too")
     said = ["go"] * (AT_ONCE - OTHERS) + ["something else"] * OTHERS
     chosen.shuffle(said)
     async with AsyncExitStack() as stack:
         # Of the two runtimes on the store one drives; the other only submits.
-        doors = [await stack.enter_async_context(_runtime(house, store, agent)) for _ in range(2)]
+        doors = [await stack.enter_async_context(_runtime(house, agent)) for _ in range(2)]
         asked = [chosen.choice(doors).run(agent, words, session="s", operation_id="op") for words in said]
         replies = await asyncio.gather(*asked, return_exceptions=True)
     answered = {words for words, reply in zip(said, replies, strict=True) if isinstance(reply, RunResult)}
@@ -72,13 +71,13 @@ async def one_operation(chosen: random.Random, house: House, store: str) -> None
         assert isinstance(reply, RunResult if words == first else OperationMismatch), f"{words}: {reply!r}"
     bodies = {reply.body for reply in replies if isinstance(reply, RunResult)}
     assert len(bodies) == 1, "one operation has two replies"
-    written = invariants.written(house.file)
+    written = invariants.written(house.db)
     assert [r.state for r in written.runs.values()] == ["completed"]
     assert [line.arguments for line in house.ledger] == [{"to": "kim" if first == "go" else "lee"}]
     house.check()
 
 
-async def one_session(chosen: random.Random, house: House, store: str) -> None:
+async def one_session(chosen: random.Random, house: House) -> None:
     agent = house.agent(tools=[letter])
     for n in range(WRITERS):
         house.answers(f"go {n}", [call("letter", to=str(n))], f"done {n}")
@@ -104,11 +103,11 @@ async def one_session(chosen: random.Random, house: House, store: str) -> None:
         return "answered"
 
     async with AsyncExitStack() as stack:
-        doors = [await stack.enter_async_context(_runtime(house, store, agent)) for _ in range(2)]
+        doors = [await stack.enter_async_context(_runtime(house, agent)) for _ in range(2)]
         numbers = list(range(WRITERS))
         chosen.shuffle(numbers)
         came = Counter(await asyncio.gather(*(writes(chosen.choice(doors), n) for n in numbers)))
-    written = invariants.written(house.file)
+    written = invariants.written(house.db)
     assert came["answered"] == len(written.runs) > WRITERS // 2
     assert {r.state for r in written.runs.values()} == {"completed"}
     assert Counter(line.key for line in house.ledger) == Counter(e.key for e in written.effects)
@@ -117,5 +116,5 @@ async def one_session(chosen: random.Random, house: House, store: str) -> None:
     invariants.hold(written, house.ledger, log, calls, explicit=house.explicit)
 
 
-def _runtime(house: House, store: str, agent: Agent) -> Runtime:
-    return Runtime(store, agents=[agent], deps=house, clock=house.clock)
+def _runtime(house: House, agent: Agent) -> Runtime:
+    return Runtime(house.db, agents=[agent], deps=house, clock=house.clock)
