@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Literal, TypeAlias, get_args
 
 from ondol import ids, queries, transactions
-from ondol.clock import from_micros, to_micros
+from ondol.clock import from_micros, micros, to_micros
 from ondol.errors import InvalidInput
 from ondol.handles import this_person
 from ondol.ids import DEFAULT_TENANT, checked_id
@@ -86,7 +86,7 @@ async def tokens(rt: Runtime, *, tenant: str = DEFAULT_TENANT) -> list[Token]:
 
 async def revoke_token(rt: Runtime, token: str, *, by: str | None = None, tenant: str = DEFAULT_TENANT) -> Token:
     """From now on it does not count, in any process. Raises NotFound."""
-    now, by = to_micros(rt.clock.now()), checked_id("by", by or this_person())
+    now, by = micros(rt.clock), checked_id("by", by or this_person())
     return _token(await rt._write(transactions.revoke_token, tenant, token, by, rt.door, now))
 
 

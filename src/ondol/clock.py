@@ -87,6 +87,11 @@ async def sleep(clock: Clock, seconds: float) -> None:
         timer.cancel()
 
 
+def micros(clock: Clock) -> int:
+    """What the clock says, as it is stored."""
+    return time.time_ns() // 1000 if type(clock) is SystemClock else to_micros(clock.now())
+
+
 def to_micros(at: datetime) -> int:
     """Microseconds since 1970 in UTC, as they are stored."""
     return (at - _EPOCH) // _MICROSECOND

@@ -65,7 +65,7 @@ class Plan(NamedTuple):
 def plan(said: Sequence[tuple[int, str]], row: SessionRow, keep: int, learning: Sequence[str] = ()) -> Plan:
     """An excerpt for all but the last ``keep`` turns. ``said`` are the messages that are shown, with their places;
     ``learning`` are the agents that learn from turns."""
-    items = [Item(place, m, sizes.weight([body], [m])) for place, body in said for m in [messages.loads(body)]]
+    items = [Item(place, m, sizes.weight_of_stored(body, m)) for place, body in said for m in [messages.loads(body)]]
     before = sizes.tokens(sum(i.weight for i in items) + sizes.weight_of_text(row.summary.text))
     turns = [*turn_starts(items), row.next_message]
     since = turns[len(turns) - 1 - keep] if len(turns) > keep else 0

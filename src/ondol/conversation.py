@@ -68,11 +68,11 @@ class Conversation:
         self.bodies[ordinal] = body
         if message.role == "assistant":
             self.call_ids.update(c.id for c in message.calls)
-        weight = sizes.weight([body], [message])
+        weight = sizes.weight_of_stored(body, message)
         self._weight += weight
         if (sent := context.sendable(body, message, self.provider)) is not None:
             self._sendable[ordinal] = Item(ordinal, sent, weight)
-        self._is_cut |= bool(outputs.blobs_of((message,)))
+        self._is_cut |= message.role == "tool" and bool(outputs.blobs_of((message,)))
         if view.is_heavy(message):
             self._heavy.append(ordinal)
 
@@ -136,7 +136,7 @@ class Conversation:
         """What the messages weigh that a view shows, with ``extra`` bodies that are about to be committed."""
         before = self._seen(seen).weight
         if seen.last <= self._history.until:
-            return before + self._weight + sizes.weight(extra.values(), ())
+            return before + self._weight + sum(map(sizes.weight_of_body, extra.values()))
         return before + Forms(self._own_items(extra), self.repeatable).size(seen)
 
     def forms(self, extra: Mapping[int, str]) -> Forms:
@@ -159,7 +159,7 @@ class Conversation:
         items = {o: item._replace(place=until + o) for o, item in self._sendable.items()}
         for ordinal, body in extra.items():
             if (sent := context.sendable(body, messages.loads(body), self.provider)) is not None:
-                items[ordinal] = Item(until + ordinal, sent, sizes.weight([body], [sent]))
+                items[ordinal] = Item(until + ordinal, sent, sizes.weight_of_stored(body, sent))
         return [items[o] for o in sorted(items)]
 
     def _seen(self, seen: View) -> _Before:
@@ -172,7 +172,7 @@ class Conversation:
         if before is not None and before.key == key:
             before = before._replace(seen=seen)
         elif key.last <= history.start:
-            before = _Before(seen, key, tuple(i.message for i in history.items), history.weight)
+            before = _Before(seen, key, history.messages, history.weight)
         else:
             forms = Forms(history.items, self.repeatable)
             before = _Before(seen, key, tuple(forms.messages(key)), forms.size(key))

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeAlias
 
 from ondol import messages, queries, transactions, values
-from ondol.clock import Clock, Timer, from_micros, to_micros
+from ondol.clock import Clock, Timer, from_micros, micros
 from ondol.embedding import Embedding
 from ondol.errors import StoreError
 from ondol.memory import Memory, checked_fact
@@ -158,4 +158,4 @@ class Deliveries:
         return (served.agent.memory if served is not None else None) or Memory()
 
     def _now(self) -> int:
-        return to_micros(self.clock.now())
+        return micros(self.clock)

@@ -10,7 +10,7 @@ import asyncio
 import importlib.util
 
 from ondol import lookups, transactions, vectors
-from ondol.clock import Clock, to_micros
+from ondol.clock import Clock, micros
 from ondol.embedder import Embedder
 from ondol.errors import InvalidInput, StoreCorrupt
 from ondol.ids import checked_id
@@ -92,7 +92,7 @@ class Embedding:
             await self.store.write(transactions.keep_vectors, scope, model, made)
 
     def _now(self) -> int:
-        return to_micros(self.clock.now())
+        return micros(self.clock)
 
 
 def _cut(query: str) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ondol import ids, lookups, transactions
 from ondol.agent import Agent
-from ondol.clock import from_micros, to_micros
+from ondol.clock import from_micros, micros
 from ondol.errors import InvalidInput, NotFound
 from ondol.handles import this_person
 from ondol.ids import DEFAULT_TENANT, checked_id, checked_limit
@@ -159,7 +159,7 @@ class Facts:
             last = page[-1].id
 
     def _now(self) -> int:
-        return to_micros(self._rt.clock.now())
+        return micros(self._rt.clock)
 
 
 def _scope(tenant: str, agent: Agent | str, user: str) -> Scope:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ondol import context, messages, outputs, queries, sizes, view
+from ondol.messages import Message
 from ondol.records import SessionRow
 from ondol.store import Store
 from ondol.view import Item
@@ -19,6 +20,7 @@ class History(NamedTuple):
     start: int
     until: int
     items: tuple[Item, ...]
+    messages: tuple[Message, ...]  # of the items
     chain: bytes
     size: int  # characters of the stored bodies
     weight: int  # see ``sizes.weight``
@@ -26,7 +28,7 @@ class History(NamedTuple):
     heavy: tuple[int, ...]  # the places of images, files and the like
 
 
-NO_HISTORY = History(0, 0, (), context.EMPTY_CHAIN, 0, 0, False, ())
+NO_HISTORY = History(0, 0, (), (), context.EMPTY_CHAIN, 0, 0, False, ())
 
 
 class HistoryCache:
@@ -49,7 +51,9 @@ class HistoryCache:
             read = queries.read_window if known.until == start else queries.read_history
             new = await store.read(read, session, known.until, until)
         said = [(m.seq, m.body, context.sendable(m.body, messages.loads(m.body), provider)) for m in new]
-        items = [Item(place, sent, sizes.weight([body], [sent])) for place, body, sent in said if sent is not None]
+        items = [
+            Item(place, sent, sizes.weight_of_stored(body, sent)) for place, body, sent in said if sent is not None
+        ]
         return self.extend(session, provider, known, [m.body for m in new], items, until)
 
     def extend(
@@ -63,10 +67,13 @@ class HistoryCache:
     ) -> History:
         """Keep the history with these committed bodies behind it, which the provider takes as ``items``."""
         chain = context.extend_chain(before.chain, bodies)
+        added = tuple(i.message for i in items)
         size, weight = before.size + sum(map(len, bodies)), before.weight + sum(i.weight for i in items)
-        is_cut = before.is_cut or bool(outputs.blobs_of(i.message for i in items))
+        is_cut = before.is_cut or bool(outputs.blobs_of(added))
         heavy = (*before.heavy, *(i.place for i in items if view.is_heavy(i.message)))
-        history = History(before.start, until, (*before.items, *items), chain, size, weight, is_cut, heavy)
+        history = History(
+            before.start, until, (*before.items, *items), (*before.messages, *added), chain, size, weight, is_cut, heavy
+        )
         key = _key(session, provider)
         old = self._kept.pop(key, None)
         self._size += history.size - (old.size if old else 0)

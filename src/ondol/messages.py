@@ -118,7 +118,7 @@ class Message:
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
-        return tuple(p for p in self.parts if isinstance(p, ToolCall))
+        return tuple([p for p in self.parts if isinstance(p, ToolCall)])
 
 
 def user(text: str, *attachments: Attachment) -> Message:
@@ -249,6 +249,7 @@ def _part_from_json(raw: dict[str, Any]) -> Part:
 
 
 _BLOB = "blob:sha256:"
+ATTACHED = '"type":"uri"'  # stands in the stored body of each message that has an attachment
 
 
 def _uri(blob: Blob | Attachment) -> dict[str, Any]:

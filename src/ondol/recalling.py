@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ondol import context, lookups, terms, values
-from ondol.clock import from_micros, to_micros
+from ondol.clock import from_micros, micros
 from ondol.lookups import FoundFact
 from ondol.memory import MEMORY_TOOLS, Memory
 from ondol.messages import Attachment, Message
@@ -44,7 +44,7 @@ class RunMemory:
 
     async def find(self, query: str, limit: int) -> list[FoundFact]:
         """The facts that fit best, by words and, where there is an embedder that answers, by vectors."""
-        embedding, now = self.drive.runner.embedding, to_micros(self.drive.clock.now())
+        embedding, now = self.drive.runner.embedding, micros(self.drive.clock)
         near = await embedding.near(query)
         found = await self.drive.store.read(lookups.find_facts, self.scope, query, now, limit, near)
         embedding.look(self.scope)
@@ -126,7 +126,7 @@ class CallMemory:
     async def forget(self, fact: str) -> bool:
         drive = self.run.drive
         said = any(change[:2] == ["remember", fact] for change in drive.state.remembered())
-        stored = await drive.store.read(lookups.get_fact, self.run.scope, fact, to_micros(drive.clock.now()))
+        stored = await drive.store.read(lookups.get_fact, self.run.scope, fact, micros(drive.clock))
         if said or stored is not None:
             self.changes.append(["forget", fact])
             return True

@@ -35,7 +35,7 @@ from ondol import (
 from ondol.agent import Agent
 from ondol.calls import Calls
 from ondol.cancellation import CancelToken, InFlight, sleep_or_cancel
-from ondol.clock import Clock, to_micros
+from ondol.clock import Clock, micros
 from ondol.conversation import Conversation
 from ondol.embedding import Embedding
 from ondol.errors import (
@@ -403,7 +403,7 @@ class Drive:
             self.runner.streams.publish(self.row.id, event, self.state.seq)
 
     def now(self) -> int:
-        return to_micros(self.clock.now())
+        return micros(self.clock)
 
     def shown_now(self) -> datetime:
         """The time of the run's own world: the actual one, but for a replay that shows the recorded clock."""

@@ -51,7 +51,7 @@ from ondol import (
 )
 from ondol import policy as policies
 from ondol.agent import Agent
-from ondol.clock import Clock, SystemClock, from_micros, to_micros
+from ondol.clock import Clock, SystemClock, from_micros, micros, to_micros
 from ondol.compacting import Compaction
 from ondol.deliveries import Deliver, Deliveries, OutboxMessage, message_of
 from ondol.embedder import Embedder
@@ -508,7 +508,7 @@ class Runtime:
     async def resume(self, run: Run | str, *, tenant: str = DEFAULT_TENANT) -> Run:
         """Go on with a run that failed for now, as sending its operation again does. Any other stays as it is."""
         id, tenant = self._named(run, tenant)
-        engine, now = self._working, to_micros(self.clock.now())
+        engine, now = self._working, micros(self.clock)
         return self._accepted(engine, await self._write(transactions.resume, tenant, id, now))
 
     def _accepted(self, engine: EmbeddedEngine, accepted: Accepted) -> Run:
@@ -549,7 +549,7 @@ class Runtime:
                 raise InvalidInput(f"attachment {str(path)!r} cannot be read ({why})") from error
         # Renewed before it is stored: a collection that runs at this moment leaves it, or leaves room for it.
         digest = hashlib.sha256(data).hexdigest()
-        await self._store.write(transactions.keep_blob, tenant, digest, len(data), to_micros(self.clock.now()))
+        await self._store.write(transactions.keep_blob, tenant, digest, len(data), micros(self.clock))
         await self._store.put_blob(tenant, data)
         return Attachment(digest, media_type or media.media_type(name, data), name, len(data))
 
@@ -589,7 +589,7 @@ class Runtime:
         engine = self._working
         id, tenant = (run.id, run.tenant) if isinstance(run, Run) else (run, tenant)
         by, reason = checked_id("by", by or this_person()), checked_text("reason", reason)
-        now = to_micros(self.clock.now())
+        now = micros(self.clock)
         done = await self._write(transactions.cancel, tenant, id, by, self.door, reason, now)
         self._stops(done.run)
         if done.pending:
@@ -712,7 +712,7 @@ class Runtime:
         """
         file = runfile.loads(text, name)
         run = checked_id(f"the run's id in {name}", file.run.id)
-        packed, now = runfile.pack(text), to_micros(self.clock.now())
+        packed, now = runfile.pack(text), micros(self.clock)
         await self._write(transactions.keep_import, checked_id("tenant", tenant), run, packed, now)
         return ImportedRun(file)
 
@@ -771,7 +771,7 @@ class Runtime:
             decision = replace(decision, arguments=as_sent(decision.arguments))
         if decision.kind == "approve" and (decision.arguments is not None or self.policy is not None):
             await self._may_be_approved(ask, ask.arguments if decision.arguments is None else decision.arguments)
-        now = to_micros(self.clock.now())
+        now = micros(self.clock)
         paused = self._working.jumps.pause() > 0
         decided = await self._write(transactions.decide, ask._tenant, ask.id, decision, by, self.door, now, paused)
         if decided.first:
@@ -895,7 +895,7 @@ class Runtime:
 
     async def deliver_again(self, message: str, *, tenant: str = DEFAULT_TENANT) -> OutboxMessage:
         """Tell a message of the outbox (again), also one that is dead. Raises NotFound."""
-        row = await self._write(transactions.deliver_again, tenant, message, to_micros(self.clock.now()))
+        row = await self._write(transactions.deliver_again, tenant, message, micros(self.clock))
         self._deliveries.look()
         return message_of(tenant, row)
 
@@ -912,7 +912,7 @@ class Runtime:
         self._working  # noqa: B018 - raises when closed
         checked_id("tenant", tenant)
         space = checked_id("the name of a collection", collection)
-        return await indexed.index(self._store, tenant, space, paths, to_micros(self.clock.now()))
+        return await indexed.index(self._store, tenant, space, paths, micros(self.clock))
 
     async def search_documents(
         self, query: str, *, collection: str = "documents", limit: int = 10, tenant: str = DEFAULT_TENANT
@@ -967,7 +967,7 @@ class Runtime:
         if time_zone is not None:
             clocks.zone(time_zone)
         stored = None if state is None else values.dumps(encode_given("state", state, values.encode_object))
-        now = to_micros(self.clock.now())
+        now = micros(self.clock)
         row = await self._store.write(
             transactions.write_session, tenant, session, now, expected_revision=expected_revision, state=stored,
             title=title, zone=time_zone, user=None if user is None else checked_id("user", user), own_only=own_only,
@@ -994,7 +994,7 @@ class Runtime:
 
     async def _pin(self, session: str, tenant: str, by: str | None, **change: Any) -> Session:
         self._working  # noqa: B018 - raises when closed
-        by, now = checked_id("by", by or this_person()), to_micros(self.clock.now())
+        by, now = checked_id("by", by or this_person()), micros(self.clock)
         row = await self._store.write(transactions.pin_session, tenant, session, now, by=by, door=self.door, **change)
         return Session(self, row)
 
@@ -1015,7 +1015,7 @@ class Runtime:
         plan = compacting.plan([(m.seq, m.body) for m in said], row, keep, self._deliveries.learning)
         if preview or plan.seen is None:
             return plan.told(row.revision, applied=False)
-        by, now = checked_id("by", by or this_person()), to_micros(self.clock.now())
+        by, now = checked_id("by", by or this_person()), micros(self.clock)
         row = await self._store.write(
             transactions.compact_session, tenant, session, now, seen=plan.seen, by=by, door=self.door,
             revision=row.revision, dropped=plan.dropped,
@@ -1035,7 +1035,7 @@ class Runtime:
                 for run in await self.runs(session=session, state=state, limit=MAX_LIMIT, tenant=tenant):
                     stopping = await self.cancel(run, by=by, reason="session deleted", tenant=tenant)
                     await self._until_rest(stopping._row)
-        now = to_micros(self.clock.now())
+        now = micros(self.clock)
         await self._store.write(
             transactions.delete_session, tenant, session, now, expected_revision=expected_revision, by=by,
             door=self.door, with_unknown=cancel,
@@ -1051,7 +1051,7 @@ class Runtime:
     async def probe(self) -> None:
         """Can the store be written? Raises StoreError where it cannot."""
         self._working  # noqa: B018 - raises when closed
-        await self._store.write(transactions.set_meta, PROBED_KEY, str(to_micros(self.clock.now())))
+        await self._store.write(transactions.set_meta, PROBED_KEY, str(micros(self.clock)))
 
     async def blobs_of(self, run: str, *, tenant: str = DEFAULT_TENANT) -> dict[str, int | None]:
         """The blobs that a run uses, by digest, with their size in bytes. Raises NotFound."""

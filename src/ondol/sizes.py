@@ -6,7 +6,6 @@ An offline estimate in tokens, the same every time. What a provider counts puts 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 from ondol import messages
 from ondol.messages import Attachment, Message
@@ -16,15 +15,26 @@ _OF_IMAGE = 1500 * PER_TOKEN  # about what providers count for a large image
 _PER_BYTE_SENT = 40  # bytes of a document that weigh as much as one byte of text
 
 
-def weight(bodies: Iterable[str], read: Iterable[Message]) -> int:
-    """How much of a request these stored messages take, in bytes of text; ``read`` are the same, read."""
-    text = sum(len(body) if body.isascii() else len(body.encode()) for body in bodies)
-    return text + sum(weight_of_attachment(p) for m in read for p in m.parts if isinstance(p, Attachment))
+def weight_of_stored(body: str, message: Message) -> int:
+    """How much of a request a stored message takes, in bytes of text; ``message`` is the same, read."""
+    weight = len(body) if body.isascii() else len(body.encode())
+    for part in message.parts:
+        if isinstance(part, Attachment):
+            weight += weight_of_attachment(part)
+    return weight
+
+
+def weight_of_body(body: str) -> int:
+    """The same, of a message that is read only if something is attached to it."""
+    return weight_of_stored(body, messages.loads(body) if messages.ATTACHED in body else _NOTHING)
+
+
+_NOTHING = Message("tool", ())
 
 
 def weight_of(message: Message) -> int:
     """How much of a request one message takes, in bytes of text."""
-    return weight([messages.dumps(message)], [message])
+    return weight_of_stored(messages.dumps(message), message)
 
 
 def weight_of_text(text: str) -> int:

@@ -187,12 +187,18 @@ _BASE64 = re.compile(
 )  # long, and nothing that anybody reads
 
 
+def _is_base64(text: str) -> bool:
+    return len(text) > 500 and _BASE64.fullmatch(text) is not None
+
+
 def _without_payloads(part: ToolResponse, place: int) -> ToolResponse:
     """The result with a reference in the place of each long text in base64."""
+    if type(part.response) is str and not _is_base64(part.response):
+        return part
 
     def walk(encoded: Any) -> Any:
         match encoded:
-            case str() if len(encoded) > 500 and _BASE64.fullmatch(encoded):
+            case str() if _is_base64(encoded):
                 again = f'{READ_MORE}(reference="{reference(place)}")'
                 return f"[{len(encoded)} characters of base64, left out by now: {again} shows them again]"
             case dict() if payloads.is_mark(encoded):

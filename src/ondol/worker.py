@@ -18,7 +18,7 @@ from datetime import timedelta
 
 from ondol import lifecycle, queries, transactions
 from ondol.cancellation import InFlight
-from ondol.clock import Clock, Jumps, Timer, to_micros
+from ondol.clock import Clock, Jumps, Timer, micros, to_micros
 from ondol.deliveries import Deliveries
 from ondol.embedding import Embedding
 from ondol.errors import (
@@ -483,7 +483,7 @@ class EmbeddedEngine:
         return gone
 
     def _now(self) -> int:
-        return to_micros(self.clock.now())
+        return micros(self.clock)
 
 
 def no_driver_reason(run: RunRow, agents: Collection[str]) -> str | None:

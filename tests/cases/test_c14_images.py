@@ -7,9 +7,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pytest
 from kit import NEXT, NEXT_ANSWER, Conversation, Outside, holds_in_all_cases
 
-from ondol import Agent, Attachment, Context, ModelRequest, Runtime, ToolResponse, tool
+from ondol import Agent, Attachment, Context, ContextPolicy, ModelRequest, RunFailed, Runtime, ToolResponse, tool
 from ondol.messages import dumps
 from ondol.providers.script import Reply, estimate_tokens
 from ondol.testing import Downstream, ScriptedModel, call
@@ -131,3 +132,18 @@ async def test_c14_a_tool_that_returns_bytes_of_an_image_shows_the_image(db: str
         assert len(result.text) < 300
         (effect,) = await run.effects()
         assert await rt.effect_result(effect.id) == PNG + b"x" * 3_000
+
+
+async def test_c14_the_image_of_a_result_counts_against_the_budget_before_it_is_sent(db: str) -> None:
+    @tool(effect="read")
+    async def scan() -> bytes:
+        return PNG + b"x" * 3_000
+
+    model = ScriptedModel(lambda request: call("scan") if request.step == 0 else "seen")
+    agent = Agent("a", model=model, tools=[scan], context=ContextPolicy(budget=1_000, on_overflow="fail"))
+    async with Runtime(db, agents=[agent]) as rt:
+        run = await rt.start(agent, "go", session="s")
+        with pytest.raises(RunFailed) as failed:
+            await run.result()
+    assert failed.value.error["code"] == "limit_context"
+    assert len(model.requests) == 1, "an image is about 1,500 tokens: it was never sent"
