@@ -637,6 +637,13 @@ MUTANTS = (
         ("tests/promise/test_context.py",),
     ),
     Mutant(
+        "memory: a token of a user names no other",
+        "http/memories.py",
+        '    return caller.user_for(named or None) or ""\n',
+        '    return named or caller.user or ""\n',
+        ("tests/http/test_memory.py",),
+    ),
+    Mutant(
         "memory: what a compaction drops is offered to it",
         "transactions/driving.py",
         "    if dropped is not None:\n",

@@ -42,6 +42,7 @@ from ondol.handles import (
 from ondol.http.problems import raised
 from ondol.ids import DEFAULT_TENANT
 from ondol.records import RunRow, SessionRow
+from ondol.remote_memory import BlockingMemory, RemoteMemory
 from ondol.replay import By, ReplayEffect, ReplayVerdict
 from ondol.runtime import Attached, File, ForkEffects, ReplayClock
 from ondol.spending import UsageBy, UsageLine
@@ -80,7 +81,7 @@ class AsyncClient:
             base_url=f"{self.url}/v1/", headers=headers, timeout=httpx.Timeout(timeout, read=max(timeout, _WAIT + 15)),
             transport=transport, trust_env=False,
         )  # fmt: skip
-        self.clock = clock.SystemClock()
+        self.clock, self.memory = clock.SystemClock(), RemoteMemory(self)
         self._here: Any = self  # what handles hold: they ask no more of a runtime than is here
 
     async def __aenter__(self) -> AsyncClient:
@@ -652,6 +653,7 @@ class Client:
     def __init__(self, url: str | None = None, *, token: str | None = None, timeout: float = 60.0) -> None:
         self._there = AsyncClient(url, token=token, timeout=timeout)
         self._loop = _Loop()
+        self.memory = BlockingMemory(self._there.memory, self._loop.run)
 
     def __enter__(self) -> Client:
         return self

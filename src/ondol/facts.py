@@ -66,10 +66,13 @@ class Facts:
     def __init__(self, runtime: Runtime) -> None:
         self._rt = runtime
 
-    async def scopes(self, *, limit: int = 100, tenant: str = DEFAULT_TENANT) -> list[MemoryScope]:
-        """Whose memory there is in a tenant."""
+    async def scopes(
+        self, *, user: str | None = None, limit: int = 100, tenant: str = DEFAULT_TENANT
+    ) -> list[MemoryScope]:
+        """Whose memory there is in a tenant; of one user, where one is named."""
         checked_id("tenant", tenant)
-        rows = await self._rt._read(lookups.list_spaces, tenant, "memory", checked_limit(limit))
+        whose = None if user is None else checked_id("user", user)
+        rows = await self._rt._read(lookups.list_spaces, tenant, "memory", checked_limit(limit), whose)
         return [MemoryScope(agent, user, docs) for agent, user, _, docs in rows]
 
     async def ls(

@@ -100,9 +100,11 @@ def get_fact(scope: Scope, fact: str, now: int) -> Tx[FactRow | None]:
     return FactRow(*rows[0]) if rows else None
 
 
-def list_spaces(tenant: str, kind: str, limit: int) -> Tx[list[Row]]:
-    """Which spaces of a kind hold anything: agent, user, name, number of texts. Nothing of what they hold."""
-    (rows,) = yield [("space.list", {"tenant": tenant, "kind": kind, "limit": limit})]
+def list_spaces(tenant: str, kind: str, limit: int, user_id: str | None = None) -> Tx[list[Row]]:
+    """Which spaces of a kind, maybe of one user, hold anything: agent, user, name, number of texts. Nothing of what
+    they hold."""
+    always = {"tenant": tenant, "kind": kind, "limit": limit}
+    (rows,) = yield [with_conditions("space.list", always, {"user_id": user_id})]
     return rows
 
 

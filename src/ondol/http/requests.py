@@ -51,9 +51,9 @@ LastEventId = Annotated[
 Limit = Annotated[int, Query(ge=1, le=1000, description="At most so many.")]
 
 
-_SLASH = "\x1f"  # stands for a slash of an id in an address: no id has it
+SLASH = "\x1f"  # stands for a slash of an id in an address: no id has it
 SessionId = Annotated[
-    str, Path(description="The id of a session.", min_length=1), AfterValidator(lambda id: id.replace(_SLASH, "/"))
+    str, Path(description="The id of a session.", min_length=1), AfterValidator(lambda id: id.replace(SLASH, "/"))
 ]
 
 
@@ -62,7 +62,7 @@ def path_with_slashes(path: str, raw: bytes | None) -> str:
     if raw is None or b"%2f" not in raw.lower():
         return path
     parts = re.split("%2[Ff]", raw.partition(b"?")[0].decode("ascii", "replace"))
-    return _SLASH.join(unquote(part) for part in parts)
+    return SLASH.join(unquote(part) for part in parts)
 
 
 def place(request: Request) -> str:
@@ -271,9 +271,12 @@ class SessionChange(Body):
 class DecideAsk(Body):
     """``approve``, with ``arguments`` in the place of those that were asked about; ``deny``; ``answer`` with ``value``;
     of an unknown effect ``happened`` with ``result``, ``not_happened``, ``give_up``; of a parked run ``resume``,
-    ``fail``."""
+    ``fail``; of a request that is too large ``compact``, ``drop`` (with the parts as ``value``, ``["calls", "turns"]``
+    or fewer), ``raise`` (with the tokens as ``value``), ``fail``."""
 
-    decision: Literal["approve", "deny", "answer", "happened", "not_happened", "give_up", "resume", "fail"]
+    decision: Literal[
+        "approve", "deny", "answer", "happened", "not_happened", "give_up", "resume", "fail", "compact", "drop", "raise"
+    ]
     arguments: dict[str, Any] | None = None
     value: Any = None
     result: Any = None

@@ -432,6 +432,6 @@ async def _say(ask: Ask, word: Word, by: str) -> Ask:
         case "answer":
             return await ask.answer(_untagged(word.value), by=by, reason=word.reason)
         case "drop" | "raise" if word.value is not None:
-            return await ask.answer({word.kind: word.value}, by=by, reason=word.reason)
+            return await ask.answer({word.kind: _untagged(word.value)}, by=by, reason=word.reason)
         case _:
             return await ask.answer(word.kind, by=by, reason=word.reason)

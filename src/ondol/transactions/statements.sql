@@ -571,7 +571,7 @@ SELECT n, docs, indexed FROM search_spaces
 WHERE tenant = :tenant AND kind = :kind AND agent = :agent AND user_id = :user_id AND name = :name
 
 -- name: space.list
-SELECT agent, user_id, name, docs FROM search_spaces WHERE tenant = :tenant AND kind = :kind AND docs > 0
+SELECT agent, user_id, name, docs FROM search_spaces WHERE tenant = :tenant AND kind = :kind AND docs > 0 [user_id: AND user_id = :user_id]
 ORDER BY agent, user_id, name LIMIT :limit
 
 -- name: posting.insert

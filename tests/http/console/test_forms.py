@@ -191,7 +191,18 @@ async def test_an_unknown_effect_is_settled_by_what_somebody_saw(h: House) -> No
     assert (act.by, act.note) == ("lee", "it is in the outbox")
 
 
-async def test_a_request_that_is_too_large_is_decided_like_any_ask(db: str) -> None:
+@pytest.mark.parametrize(
+    ("fields", "value"),
+    [
+        ({"decision": "compact"}, None),
+        ({"decision": "drop", "part": ""}, ["calls", "turns"]),
+        ({"decision": "drop", "part": "turns"}, ["turns"]),
+        ({"decision": "raise", "tokens": "9000"}, 9000),
+    ],
+)
+async def test_a_request_that_is_too_large_is_decided_like_any_ask(
+    db: str, fields: dict[str, str], value: object
+) -> None:
     model = ScriptedModel(lambda request: "so it is, as far as anybody knows " * 20)
     policy = ContextPolicy(budget=1_200, on_overflow="ask", keep=1, summary="excerpt")
     agent = Agent("talks", model=model, context=policy)
@@ -205,9 +216,13 @@ async def test_a_request_that_is_too_large_is_decided_like_any_ask(db: str) -> N
         page = await h.page("/")
         assert "budget 1200" in page.text
         assert [b["value"] for b in page.all("button", name="decision")] == ["compact", "drop", "raise", "fail"]
-        await h.post(f"/asks/{asks[0].id}", **page.fields(f"/asks/{asks[0].id}"), decision="compact", by="lee")
+        at = f"/asks/{asks[0].id}"
+        seen = page.fields(at) | {"by": "lee"}
+        assert "no number of tokens" in (await h.post(at, 422, **seen, decision="raise", tokens="more")).text
+        await h.post(at, **seen, **fields)
         await run.result()
-        assert (await rt.get_ask(asks[0].id)).decision == "compact"
+        decided = await rt.get_ask(asks[0].id)
+        assert (decided.decision, decided.value) == (fields["decision"], value)
 
 
 # --- runs -------------------------------------------------------------------------------------------------------

@@ -36,11 +36,13 @@ async def everything(h: House) -> dict[str, str]:
     await h.rests("leave")
     await h.rests("x", "down")
     (ask,), (unknown,) = await paying.asks(), await h.rt.effects(state="unknown")
+    await h.rt.memory.add("drinks tea", agent="support", user="kim")
     of_run = {tab: f"/runs/{found.id}/{tab}" for tab in ("context", "effects", "lineage", "raw", "replay")}
     return {
         "home": "/", "runs": "/runs", "run": f"/runs/{found.id}", **of_run, "lost": f"/runs/{lost.id}",
         "sessions": "/sessions", "session": "/session?id=kim", "asks": "/asks", "ask": f"/asks/{ask.id}",
-        "effects": "/effects", "effect": f"/effects/{unknown.id}", "usage": "/usage", "system": "/system?checks=true",
+        "effects": "/effects", "effect": f"/effects/{unknown.id}", "usage": "/usage", "memories": "/memory",
+        "memory": "/memory?agent=support&user=kim", "system": "/system?checks=true",
         "nothing": "/runs/r_nobody", "sign in": "/sign-in",
     }  # fmt: skip
 

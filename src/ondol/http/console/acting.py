@@ -39,8 +39,8 @@ def _add_session(router: APIRouter, looks: Looks) -> None:
     @router.post("/session/send")
     async def send(request: Request) -> Response:
         """Start a run, in a session or in one of its own. It goes on whoever watches."""
-        caller, form = caller_in(request), await _form(request)
-        agent, text, session = _text(form, "agent"), _text(form, "text"), _text(form, "session").strip()
+        caller, form = caller_in(request), await form_of(request)
+        agent, text, session = text_in(form, "agent"), text_in(form, "text"), text_in(form, "session").strip()
         files = [
             File(base_name(f.filename), await f.read(), media_type(f.content_type))
             for f in form.getlist("files")
@@ -49,7 +49,7 @@ def _add_session(router: APIRouter, looks: Looks) -> None:
         await form.close()
         if not text.strip() and not files:
             raise InvalidInput("there is nothing to send: write something first")
-        busy = _text(form, "if_busy") or "queue"
+        busy = text_in(form, "if_busy") or "queue"
         if busy not in ("queue", "interrupt", "steer", "reject"):
             raise InvalidInput(f"if_busy {busy!r} is none of queue, interrupt, steer, reject")
         key = _key(form, "send", agent, session, text, *(hashlib.sha256(f.data).hexdigest() for f in files))
@@ -61,14 +61,14 @@ def _add_session(router: APIRouter, looks: Looks) -> None:
 
     @router.post("/session/erase")
     async def erase(request: Request) -> Response:
-        caller, form = caller_in(request), await _form(request)
-        revision = _text(form, "revision")
+        caller, form = caller_in(request), await form_of(request)
+        revision = text_in(form, "revision")
         if not revision.isdecimal() or len(revision) > 18:
             raise InvalidInput("the form does not say which revision was looked at: load the page again")
-        if _text(form, "sure") != "yes":
+        if text_in(form, "sure") != "yes":
             raise InvalidInput("nothing was erased: tick the box that says so, it cannot be taken back")
         await service.delete_session(
-            caller, _text(form, "session"), expected_revision=int(revision), cancel=_text(form, "cancel") == "yes"
+            caller, text_in(form, "session"), expected_revision=int(revision), cancel=text_in(form, "cancel") == "yes"
         )
         return looks.to(request, "/sessions")
 
@@ -78,29 +78,29 @@ def _add_run(router: APIRouter, looks: Looks) -> None:
 
     @router.post("/runs/{run}/cancel")
     async def cancel(request: Request, run: str) -> Response:
-        caller, form = caller_in(request), await _form(request)
-        await service.cancel(caller, run, by=_by(form), reason=_text(form, "reason"))
+        caller, form = caller_in(request), await form_of(request)
+        await service.cancel(caller, run, by=by_in(form), reason=text_in(form, "reason"))
         return looks.back(request, form.get("next"), "/runs/{}", run)
 
     @router.post("/runs/{run}/resume")
     async def resume(request: Request, run: str) -> Response:
-        caller, form = caller_in(request), await _form(request)
+        caller, form = caller_in(request), await form_of(request)
         await service.resume(caller, run)
         return looks.back(request, form.get("next"), "/runs/{}", run)
 
     @router.post("/runs/{run}/replay")
     async def replay(request: Request, run: str) -> Response:
-        caller, form = caller_in(request), await _form(request)
-        why = _text(form, "why").strip()
+        caller, form = caller_in(request), await form_of(request)
+        why = text_in(form, "why").strip()
         made = await service.replay(
-            caller, run, by=_by(form), why=why or None, operation_id=_key(form, "replay", run, why)
+            caller, run, by=by_in(form), why=why or None, operation_id=_key(form, "replay", run, why)
         )
         return looks.to(request, "/runs/{}", made.id)
 
     @router.post("/runs/{run}/fork")
     async def fork(request: Request, run: str) -> Response:
-        caller, form = caller_in(request), await _form(request)
-        at, effects = _text(form, "at_step"), _text(form, "effects") or "reuse"
+        caller, form = caller_in(request), await form_of(request)
+        at, effects = text_in(form, "at_step"), text_in(form, "effects") or "reuse"
         if not at.isdecimal() or not 0 < int(at[:10]) < 10**9:
             raise InvalidInput(f"{at!r} is no step: steps are counted from 1")
         if effects not in ("reuse", "stub", "run"):
@@ -118,27 +118,27 @@ def _add_decisions(router: APIRouter, looks: Looks) -> None:
     @router.post("/asks/{ask}")
     async def decide(request: Request, ask: str) -> Response:
         """Decide an ask. What is not taken is told on its page, with what was typed."""
-        caller, form = caller_in(request), await _form(request)
+        caller, form = caller_in(request), await form_of(request)
         try:
             word = _word(form, await service.ask(caller, ask))
-            await service.decide(caller, ask, word, seen=_text(form, "seen") or None)
+            await service.decide(caller, ask, word, seen=text_in(form, "seen") or None)
         except Unauthenticated:
             raise
         except OndolError as error:
             now = await service.ask(caller, ask)
-            typed = _text(form, "arguments") or _text(form, "value")
+            typed = text_in(form, "arguments") or text_in(form, "value")
             return await show_ask(looks, request, caller, now, error=error, status=status_of(error), typed=typed)
         return looks.back(request, form.get("next"), "/asks/{}", ask)
 
     @router.post("/effects/{effect}/resolve")
     async def resolve(request: Request, effect: str) -> Response:
-        caller, form = caller_in(request), await _form(request)
+        caller, form = caller_in(request), await form_of(request)
         await service.effect(caller, effect)
         try:
-            result = _text(form, "result")
-            kind = _text(form, "outcome")
+            result = text_in(form, "result")
+            kind = text_in(form, "outcome")
             word = Word(
-                kind=kind, evidence=_text(form, "evidence"), by=_by(form),
+                kind=kind, evidence=text_in(form, "evidence"), by=by_in(form),
                 result=_json_or_text(result) if result.strip() and kind == "happened" else None,
             )  # fmt: skip
             if kind not in ("happened", "not_happened", "give_up"):
@@ -150,21 +150,27 @@ def _add_decisions(router: APIRouter, looks: Looks) -> None:
             raise
         except OndolError as error:
             now = await service.effect(caller, effect)
-            typed = _text(form, "evidence")
+            typed = text_in(form, "evidence")
             return await show_effect(looks, request, caller, now, error=error, status=status_of(error), typed=typed)
         return looks.back(request, form.get("next"), "/effects/{}", effect)
 
 
 def _word(form: FormData, ask: Ask) -> Word:
     """What the form says about the ask. Raises InvalidInput."""
-    kind, by, reason = _text(form, "decision"), _by(form), _text(form, "reason")
+    kind, by, reason = text_in(form, "decision"), by_in(form), text_in(form, "reason")
     match kind:
         case "approve":
             return Word(kind=kind, by=by)
         case "replace":
-            return Word(kind="approve", arguments=_object(_text(form, "arguments")), by=by)
+            return Word(kind="approve", arguments=_object(text_in(form, "arguments")), by=by)
         case "answer":
-            return Word(kind=kind, value=_answer(_text(form, "value"), ask.schema or {}), reason=reason, by=by)
+            return Word(kind=kind, value=_answer(text_in(form, "value"), ask.schema or {}), reason=reason, by=by)
+        case "raise" if tokens := text_in(form, "tokens").strip():
+            if not tokens.isdecimal() or len(tokens) > 12:
+                raise InvalidInput(f"{tokens!r} is no number of tokens: nothing was decided")
+            return Word(kind=kind, value=int(tokens), by=by)
+        case "drop" if part := text_in(form, "part"):
+            return Word(kind=kind, value=[part], by=by)
         case "deny" | "resume" | "fail" | "compact" | "drop" | "raise":
             return Word(kind=kind, reason=reason, by=by)
         case _:
@@ -193,22 +199,22 @@ def _json_or_text(text: str) -> Any:
         return text
 
 
-async def _form(request: Request) -> FormData:
+async def form_of(request: Request) -> FormData:
     return await request.form(max_files=_MOST_FILES, max_fields=50, max_part_size=8_000_000)
 
 
-def _text(form: FormData, name: str) -> str:
+def text_in(form: FormData, name: str) -> str:
     """A field; as browsers send line ends, so they are not in what is kept."""
     value = form.get(name)
     return value.replace("\r\n", "\n") if isinstance(value, str) else ""
 
 
-def _by(form: FormData) -> str | None:
-    return _text(form, "by").strip() or None
+def by_in(form: FormData) -> str | None:
+    return text_in(form, "by").strip() or None
 
 
 def _key(form: FormData, *said: str) -> str:
     """The operation id: of the page that the form came from and of what it says. A page that is gone back to and sent
     with other words is another operation."""
-    page = _text(form, "key")[:64] or secrets.token_hex(8)
+    page = text_in(form, "key")[:64] or secrets.token_hex(8)
     return f"console:{page}:{hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]}"

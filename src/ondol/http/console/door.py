@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from ondol.errors import NotFound, Unauthenticated
 from ondol.http.callers import COOKIE
-from ondol.http.console import acting, looking
+from ondol.http.console import acting, looking, memory
 from ondol.http.console.looks import HEADERS, THEME_COOKIE, THEMES, Looks
 
 _FILES = {
@@ -26,6 +26,7 @@ def pages(looks: Looks) -> APIRouter:
     router = APIRouter(route_class=looks.route(), include_in_schema=False)
     looking.add_to(router, looks)
     acting.add_to(router, looks)
+    memory.add_to(router, looks)
     _add_files(router)
     _add_preferences(router, looks)
     return router
