@@ -187,9 +187,11 @@ class AsyncClient:
 
     async def asks(
         self, *, run: str | None = None, session: str | None = None, user: str | None = None,
-        state: str | None = "open", limit: int = 100, tenant: str = DEFAULT_TENANT,
+        state: str | None = "open", after: str | None = None, newest_first: bool = False, limit: int = 100,
+        tenant: str = DEFAULT_TENANT,
     ) -> list[Ask]:  # fmt: skip
-        wanted = {"run": run, "session": session, "user": user, "state": state or "all"}
+        wanted = {"run": run, "session": session, "user": user, "state": state or "all", "after": after}
+        wanted["order"] = "newest_first" if newest_first else None
         return [self._ask_of(b) for b in await self._list("asks", wanted, limit)]
 
     async def get_ask(self, ask: str, *, tenant: str = DEFAULT_TENANT) -> Ask:
@@ -206,11 +208,12 @@ class AsyncClient:
         return self._ask_of(answer.json())
 
     async def effects(
-        self, *, run: str | None = None, session: str | None = None, state: str | None = None, limit: int = 100,
-        tenant: str = DEFAULT_TENANT,
+        self, *, run: str | None = None, session: str | None = None, state: str | None = None,
+        after: str | None = None, limit: int = 100, tenant: str = DEFAULT_TENANT,
     ) -> list[Effect]:  # fmt: skip
-        wanted = {"run": run, "session": session, "state": state}
-        return [_effect_of(b) for b in await self._list("effects", wanted, limit)]
+        wanted = {"run": run, "session": session, "state": state, "after": after}
+        most = ids.MAX_LIMIT if run is not None else limit  # of one run all
+        return [_effect_of(b) for b in await self._list("effects", wanted, most)]
 
     async def get_effect(self, effect: str, *, tenant: str = DEFAULT_TENANT) -> Effect:
         return _effect_of(await self._get(f"effects/{_path(effect)}"))
@@ -221,7 +224,8 @@ class AsyncClient:
     async def settling_ask(self, effect: str, *, tenant: str = DEFAULT_TENANT) -> Ask:
         """The ask about an unknown effect. Raises InvalidInput where there is none."""
         found = await self.get_effect(effect)
-        about = [a for a in await self.asks(run=found.run, state=None, limit=1000) if a.effect == effect]
+        of_run = await self.asks(run=found.run, state=None, limit=ids.MAX_LIMIT)
+        about = [a for a in of_run if a.effect == effect]
         unknown = [a for a in about if a.kind == "unknown_effect"]
         if not unknown:
             raise InvalidInput(f"effect {effect} is {found.state}: there is nothing to settle")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from ondol import clock, context, events, ids, journal, lifecycle, messages, schemas, usage, values
 from ondol.budget import DROPPED
@@ -39,6 +39,9 @@ def this_person() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return "unknown"
+
+
+AskState: TypeAlias = Literal["open", "decided", "expired", "closed"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,11 @@ def effect_place(effect: str) -> tuple[RunId, int]:
     return RunId("r_" + head[2:]), int(ordinal)
 
 
+def behind_effects(run: str) -> str:
+    """The place behind all effects of a run, as the id of an effect that it does not have."""
+    return effect_id(run, 10**_ORDINAL_DIGITS - 1)
+
+
 def ask_id(run: str, subject: str) -> AskId:
     """The subject says what is asked about: a call's ordinal, ``<call>u<attempt>`` for an unknown outcome, ``p<n>``,
     ``<call>q<place>`` for the question of a tool of steps."""

@@ -250,13 +250,15 @@ def effects_of_run(tenant: str, run: str) -> Tx[list[EffectRow]]:
 
 
 def list_effects(
-    tenant: str, *, session: str | None = None, state: str | None = None, before: str | None = None, limit: int = 100
+    tenant: str, *, session: str | None = None, state: str | None = None, after: str | None = None, limit: int = 100
 ) -> Tx[list[EffectRow]]:
+    """Those of the newest runs first, of each in call order; behind the effect ``after``."""
     name = (
         "effect.list_live" if state in ("planned", "started")
         else "effect.list" if state in (None, "succeeded") else "effect.list_unusual"
     )  # fmt: skip
-    wanted = {"session": session, "before": before, "state": state}
+    run, ordinal = ids.effect_place(after) if after is not None else (None, None)
+    wanted = {"session": session, "after": run, "after_ordinal": ordinal, "state": state}
     (rows,) = yield [with_conditions(name, {"tenant": tenant, "limit": limit}, wanted)]
     return [EffectRow(*r) for r in rows]
 
@@ -298,10 +300,11 @@ def recorded_outcome(tenant: str, effect: str) -> Tx[RecordedOutcome | None]:
 
 def list_asks(
     tenant: str, *, run: str | None = None, session: str | None = None, user_id: str | None = None,
-    state: str | None = "open", limit: int = 100,
+    state: str | None = "open", after: str | None = None, newest_first: bool = False, limit: int = 100,
 ) -> Tx[list[AskRow]]:  # fmt: skip
-    name = "ask.list_open" if state == "open" else "ask.list"
-    wanted = {"run": run, "session": session, "user_id": user_id, "state": state}
+    """In the order of opening, or against it; behind the ask ``after``."""
+    name = ("ask.list_open" if state == "open" else "ask.list") + ("_newest" if newest_first else "")
+    wanted = {"run": run, "session": session, "user_id": user_id, "after": after, "state": state}
     (rows,) = yield [with_conditions(name, {"tenant": tenant, "limit": limit}, wanted)]
     return [AskRow(*r) for r in rows]
 

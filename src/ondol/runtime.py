@@ -743,12 +743,15 @@ class Runtime:
 
     async def asks(
         self, *, run: str | None = None, session: str | None = None, user: str | None = None,
-        state: str | None = "open", limit: int = 100, tenant: str = DEFAULT_TENANT,
+        state: str | None = "open", after: str | None = None, newest_first: bool = False, limit: int = 100,
+        tenant: str = DEFAULT_TENANT,
     ) -> list[Ask]:  # fmt: skip
-        """What waits for a person, the oldest first. ``state=None`` lists the decided ones too."""
+        """What waits for a person, the oldest first. ``state=None`` lists the decided ones too; ``after`` is the id of
+        the ask behind which to go on."""
         rows = await self._read(
-            queries.list_asks, tenant, run=run, session=session, user_id=user, state=state, limit=checked_limit(limit)
-        )
+            queries.list_asks, tenant, run=run, session=session, user_id=user, state=state, after=after,
+            newest_first=newest_first, limit=checked_limit(limit),
+        )  # fmt: skip
         return [ask_of(self, r) for r in rows]
 
     async def get_ask(self, ask: str, *, tenant: str = DEFAULT_TENANT) -> Ask:
@@ -799,14 +802,18 @@ class Runtime:
             )
 
     async def effects(
-        self, *, run: str | None = None, session: str | None = None, state: str | None = None, limit: int = 100,
-        tenant: str = DEFAULT_TENANT,
+        self, *, run: str | None = None, session: str | None = None, state: str | None = None,
+        after: str | None = None, limit: int = 100, tenant: str = DEFAULT_TENANT,
     ) -> list[Effect]:  # fmt: skip
-        """The ledger of tool calls: of one run in call order, else of the newest runs first."""
+        """The ledger of tool calls: those of the newest runs first, of each in call order; of one run all of them.
+        ``after`` is the id of the effect behind which to go on. Raises NotFound for one that is no id of an effect."""
         if run is not None:
+            behind = -1 if after is None else ids.effect_place(after)[1]
             rows = await self._read(queries.effects_of_run, tenant, run)
-            return [effect_of(r) for r in rows if state in (None, r.state)]
-        rows = await self._read(queries.list_effects, tenant, session=session, state=state, limit=checked_limit(limit))
+            return [effect_of(r) for r in rows if state in (None, r.state) and r.ordinal > behind]
+        rows = await self._read(
+            queries.list_effects, tenant, session=session, state=state, after=after, limit=checked_limit(limit)
+        )
         return [effect_of(r) for r in rows]
 
     async def get_effect(self, effect: str, *, tenant: str = DEFAULT_TENANT) -> Effect:
@@ -842,7 +849,7 @@ class Runtime:
             return await self.unknown_ask(effect, tenant=tenant)
         except NotFound:
             found = await self.get_effect(effect, tenant=tenant)
-            asks = await self.asks(run=found.run, state=None, tenant=tenant)
+            asks = await self.asks(run=found.run, state=None, limit=ids.MAX_LIMIT, tenant=tenant)
             about = [a for a in asks if a.effect == effect and a.kind == "unknown_effect"]
             if not about:
                 raise

@@ -101,6 +101,7 @@ INSERT INTO signals (tenant, run, kind, body, at) VALUES (:tenant, 'r_running', 
 INSERT INTO blobs (tenant, digest, size, renewed_at) VALUES (:tenant, 'loose', 1, 1);
 """
 
+AN_ASK = "ar_long40"
 GIVEN: Mapping[str, Any] = {
     "tenant": "default", "run": "r_running", "limit": LIMIT, "before": "r_long40", "after": 20, "ordinal": 0,
     "id": "a_live", "effect": "e", "kind": "approval", "fence": 1, "digest": "loose", "deaths": 0, "max_deaths": 3,
@@ -113,10 +114,14 @@ PARTICULAR: Mapping[str, Mapping[str, Any]] = {
     "run.insert": {"run": "r_new", "operation_id": "new", "place": 900_009},
     "run.list": {"state": "completed"},
     "run.list_unfinished": {"state": "queued"},
-    "effect.list": {"state": "succeeded"},
-    "effect.list_live": {"state": "started"},
+    "effect.list": {"state": "succeeded", "after": "r_long40"},
+    "effect.list_live": {"state": "started", "after": "r_running"},
+    "effect.list_unusual": {"after": "r_long40"},
     "effect.insert": {"ordinal": 7},
-    "ask.list": {"state": "decided"},
+    "ask.list": {"state": "decided", "after": AN_ASK},
+    "ask.list_newest": {"state": "decided", "after": AN_ASK},
+    "ask.list_open": {"after": AN_ASK},
+    "ask.list_open_newest": {"after": "a_live"},
     "ask.insert": {"id": "a_new"},
     "session.insert": {"session": "new"},
     "session.branch": {"session": "new"},
@@ -223,20 +228,20 @@ def test_a_list_of_runs_has_what_fits_the_newest_first(
 
 @pytest.mark.parametrize("session", [None, "long", "live", "s3"])
 @pytest.mark.parametrize("state", STATES["effects"])
-@pytest.mark.parametrize("before", [None, "r_long40"])
+@pytest.mark.parametrize("after", [None, "e_long40_0"])
 def test_a_list_of_effects_has_what_fits_those_of_the_newest_runs_first(
-    stores: tuple[apsw.Connection, apsw.Connection], session: str | None, state: str | None, before: str | None
+    stores: tuple[apsw.Connection, apsw.Connection], session: str | None, state: str | None, after: str | None
 ) -> None:
     few, _ = stores
     order = dict(few.execute("SELECT id, n FROM runs WHERE tenant = 'default'"))
     wanted = [
         e for e in all_rows(few, EffectRow, "effects")
         if session in (None, e.session) and state in (None, e.state)
-        and (before is None or order[e.run] < order[before])
+        and (after is None or (-order[e.run], e.ordinal) > (-order["r_long40"], 0))
     ]  # fmt: skip
     wanted.sort(key=lambda e: (-order[e.run], e.ordinal))
     listing = functools.partial(
-        queries.list_effects, "default", session=session, state=state, before=before, limit=10_000
+        queries.list_effects, "default", session=session, state=state, after=after, limit=10_000
     )
     assert sqlite._run(few, listing) == wanted
 
@@ -245,12 +250,16 @@ def test_a_list_of_effects_has_what_fits_those_of_the_newest_runs_first(
 @pytest.mark.parametrize("user", [None, "long", "s"])
 @pytest.mark.parametrize("run", [None, "r_long149"])
 @pytest.mark.parametrize("state", STATES["asks"])
-def test_a_list_of_asks_has_what_fits_the_oldest_first(
+@pytest.mark.parametrize("after", [None, AN_ASK])
+@pytest.mark.parametrize("newest_first", [False, True])
+def test_a_list_of_asks_has_what_fits_in_order(
     stores: tuple[apsw.Connection, apsw.Connection],
     session: str | None,
     user: str | None,
     run: str | None,
     state: str | None,
+    after: str | None,
+    newest_first: bool,
 ) -> None:
     few, _ = stores
     order = dict(few.execute("SELECT id, n FROM asks WHERE tenant = 'default'"))
@@ -258,11 +267,13 @@ def test_a_list_of_asks_has_what_fits_the_oldest_first(
         a for a in all_rows(few, AskRow, "asks")
         if session in (None, a.session) and user in (None, a.user_id) and run in (None, a.run)
         and state in (None, a.state)
+        and (after is None or (order[a.id] < order[after] if newest_first else order[a.id] > order[after]))
     ]  # fmt: skip
-    wanted.sort(key=lambda a: order[a.id])
+    wanted.sort(key=lambda a: order[a.id], reverse=newest_first)
     listing = functools.partial(
-        queries.list_asks, "default", session=session, user_id=user, run=run, state=state, limit=10_000
-    )
+        queries.list_asks, "default", session=session, user_id=user, run=run, state=state, after=after,
+        newest_first=newest_first, limit=10_000,
+    )  # fmt: skip
     assert sqlite._run(few, listing) == wanted
 
 

@@ -13,9 +13,9 @@ from ondol.bodies import ask_body
 from ondol.cli.lines import decided, deciding
 from ondol.cli.output import Column, when
 from ondol.cli.runs import say_who_drives
-from ondol.cli.surface import By, Cli, Ids, Limit, noun, verb
+from ondol.cli.surface import After, By, Cli, Ids, Limit, noun, verb
 from ondol.errors import InvalidInput
-from ondol.handles import Ask
+from ondol.handles import Ask, AskState
 from ondol.runtime import Runtime
 from ondol.showing import called, exact
 
@@ -42,11 +42,20 @@ async def ls(
     session: Annotated[str | None, typer.Option("--session", metavar="S", help="Only of this session.")] = None,
     user: Annotated[str | None, typer.Option("--user", metavar="U", help="Only of this user.")] = None,
     all: Annotated[bool, typer.Option("--all", help="The decided ones too.")] = False,
+    state: Annotated[AskState | None, typer.Option("--state", help="Only those in this state.")] = None,
+    newest_first: Annotated[bool, typer.Option("--newest-first", help="The newest first.")] = False,
+    after: After = None,
     limit: Limit = 100,
 ) -> None:
     """List what is open, the oldest first."""
-    state = None if all else "open"
-    found = await cli.found(lambda rt: rt.asks(run=run, session=session, user=user, state=state, limit=limit))
+    if all and state is not None:
+        raise InvalidInput("say --all or --state: one of them")
+    wanted = None if all else state or "open"
+    found = await cli.found(
+        lambda rt: rt.asks(
+            run=run, session=session, user=user, state=wanted, after=after, newest_first=newest_first, limit=limit
+        )
+    )
     empty = f"nothing waits for a person in {cli.url}: '{cli.command('run', 'APP:AGENT', 'TEXT')}' starts what may ask"
     cli.out.listing(found, _COLUMNS, id=lambda a: a.id, body=ask_body, empty=empty)
 

@@ -12,7 +12,7 @@ from ondol.cli.asks import parse_json
 from ondol.cli.lines import deciding
 from ondol.cli.output import Column, when
 from ondol.cli.runs import say_who_drives
-from ondol.cli.surface import By, Cli, Ids, Limit, noun, verb
+from ondol.cli.surface import After, By, Cli, Ids, Limit, noun, verb
 from ondol.effects import EffectState
 from ondol.errors import InvalidInput
 from ondol.handles import Effect
@@ -37,10 +37,11 @@ async def ls(
     run: Annotated[str | None, typer.Option("--run", metavar="RUN", help="Only of this run.")] = None,
     session: Annotated[str | None, typer.Option("--session", metavar="S", help="Only of this session.")] = None,
     state: Annotated[EffectState | None, typer.Option("--state", help="Only those in this state.")] = None,
+    after: After = None,
     limit: Limit = 100,
 ) -> None:
     """List effects, those of the newest runs first."""
-    found = await cli.found(lambda rt: rt.effects(run=run, session=session, state=state, limit=limit))
+    found = await cli.found(lambda rt: rt.effects(run=run, session=session, state=state, after=after, limit=limit))
     start = cli.command("run", "APP:AGENT", "TEXT")
     empty = f"no such effects in {cli.url}: '{start}' starts a run, and its tools make them"
     cli.out.listing(found, _COLUMNS, id=lambda e: e.id, body=effect_body, empty=empty)

@@ -11,7 +11,7 @@ from ondol import values
 from ondol.bodies import message_body, session_body
 from ondol.cli.context import print_message
 from ondol.cli.output import Column, compact, when
-from ondol.cli.surface import By, Cli, Ids, Limit, noun, verb
+from ondol.cli.surface import After, By, Cli, Ids, Limit, noun, verb
 from ondol.handles import Pin, Run, Session, SessionMessage
 from ondol.runtime import Runtime
 from ondol.showing import safe
@@ -29,7 +29,7 @@ _COLUMNS: list[Column[Session]] = [
 @verb(app, "ls")
 async def ls(
     cli: Cli,
-    after: Annotated[str | None, typer.Option("--after", metavar="ID", help="Only what follows this one.")] = None,
+    after: After = None,
     limit: Limit = 100,
 ) -> None:
     """List sessions by id."""

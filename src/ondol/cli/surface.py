@@ -43,6 +43,7 @@ NoColorOption = Annotated[bool, typer.Option("--no-color", help="Print without c
 By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who does this. [default: you]")]
 Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="'-' reads ids from standard input.")]
 Id = Annotated[str, typer.Argument(metavar="ID")]
+After = Annotated[str | None, typer.Option("--after", metavar="ID", help="Only what follows this one.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")]
 
 

@@ -48,6 +48,7 @@ Prefer = Annotated[
 LastEventId = Annotated[
     str | None, Header(alias="Last-Event-ID", description="The id of the last event that the reader saw.")
 ]
+After = Annotated[str | None, Query(description="`next` of the page before.")]
 Limit = Annotated[int, Query(ge=1, le=1000, description="At most so many.")]
 
 

@@ -9,14 +9,15 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from ondol.bodies import AskBody, EffectBody, ask_body, effect_body
+from ondol.handles import AskState
 from ondol.http import replies
 from ondol.http.replies import Json
-from ondol.http.requests import DecideAsk, IfMatch, Limit, ResolveEffect, caller_in, etag, matched, problems
+from ondol.http.requests import After, DecideAsk, IfMatch, Limit, ResolveEffect, caller_in, etag, matched, problems
 from ondol.http.service import Service, Word
 
 AskId = Annotated[str, Path(description="The id of an ask.", min_length=1)]
 EffectId = Annotated[str, Path(description="The id of an effect.", min_length=1)]
-AskState = Literal["open", "decided", "expired", "closed", "all"]
+AskOrder = Literal["oldest_first", "newest_first"]
 EffectState = Literal[
     "planned", "asked", "approved", "started", "succeeded", "failed", "unknown", "denied", "abandoned", "expired"
 ]
@@ -38,12 +39,16 @@ def routes(service: Service) -> APIRouter:
     @router.get("/asks", responses={200: {"model": Asks}, **problems()})
     async def list_asks(
         request: Request, run: str | None = None, session: str | None = None, user: str | None = None,
-        state: AskState = "open", limit: Limit = 50,
+        state: AskState | Literal["all"] = "open",
+        order: Annotated[AskOrder, Query(description="By the time of opening.")] = "oldest_first",
+        after: After = None, limit: Limit = 50,
     ) -> Response:  # fmt: skip
-        """What waits for a person, the oldest first."""
-        wanted = None if state == "all" else state
-        found = await service.asks(caller_in(request), run=run, session=session, user=user, state=wanted, limit=limit)
-        return replies.listing(found, ask_body)
+        """What waits for a person."""
+        found = await service.asks(
+            caller_in(request), run=run, session=session, user=user, state=None if state == "all" else state,
+            after=after or None, newest_first=order == "newest_first", limit=limit,
+        )  # fmt: skip
+        return replies.page(found, ask_body)
 
     @router.get("/asks/{ask}", responses={200: {"model": AskBody}, **problems()})
     async def get_ask(request: Request, ask: AskId) -> Response:
@@ -65,11 +70,13 @@ def routes(service: Service) -> APIRouter:
     async def list_effects(
         request: Request, run: str | None = None, session: str | None = None,
         state: Annotated[EffectState | None, Query(description="Only those in this state.")] = None,
-        limit: Limit = 50,
+        after: After = None, limit: Limit = 50,
     ) -> Response:  # fmt: skip
-        """The ledger of tool calls: of one run in call order, else of the newest runs first."""
-        found = await service.effects(caller_in(request), run=run, session=session, state=state, limit=limit)
-        return replies.listing(found, effect_body)
+        """The ledger of tool calls: those of the newest runs first, of each in call order."""
+        found = await service.effects(
+            caller_in(request), run=run, session=session, state=state, after=after or None, limit=limit
+        )
+        return replies.page(found, effect_body)
 
     @router.get("/effects/{effect}", responses={200: {"model": EffectBody}, **problems()})
     async def get_effect(request: Request, effect: EffectId) -> Response:

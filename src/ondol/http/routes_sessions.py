@@ -13,6 +13,7 @@ from ondol.bodies import SessionBody, SessionMessageBody, session_body, session_
 from ondol.http import replies
 from ondol.http.drain import Drain
 from ondol.http.requests import (
+    After,
     IfMatch,
     LastEventId,
     Limit,
@@ -52,7 +53,7 @@ def routes(service: Service, drain: Drain) -> APIRouter:
     @router.get("/sessions", responses={200: {"model": Sessions}, **problems()})
     async def list_sessions(
         request: Request, user: str | None = None,
-        after: Annotated[str | None, Query(description="`next` of the page before.")] = None, limit: Limit = 50,
+        after: After = None, limit: Limit = 50,
     ) -> Response:  # fmt: skip
         """Sessions by id."""
         found = await service.sessions(caller_in(request), user=user, after=after or None, limit=limit)

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import date
 from typing import Any, TypeVar
 
-from ondol import values, watching
+from ondol import ids, values, watching
 from ondol.agent import Agent
 from ondol.errors import (
     CannotGoOn,
@@ -37,6 +37,7 @@ T = TypeVar("T")
 HEARTBEAT = 15.0  # seconds without an event after which a stream shows that it is alive
 LONGEST_WAIT = 60.0  # seconds that a request may wait for an end
 _LOOKED_AT = 2000  # runs that one search looks at, at most
+_AT_ONCE = 50  # runs whose effects one search looks at, before it looks how many it has
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,13 +292,15 @@ class Service:
 
     async def asks(
         self, caller: Caller, *, run: str | None = None, session: str | None = None, user: str | None = None,
-        state: str | None = "open", limit: int = 50,
-    ) -> list[Ask]:  # fmt: skip
-        """The oldest first."""
+        state: str | None = "open", after: str | None = None, newest_first: bool = False, limit: int = 50,
+    ) -> Page:  # fmt: skip
+        """The oldest first, unless it is said otherwise."""
         caller.needs("read")
-        return await self.rt.asks(
-            run=run, session=session, user=caller.user_for(user), state=state, limit=limit, tenant=caller.tenant
-        )
+        rows = await self.rt.asks(
+            run=run, session=session, user=caller.user_for(user), state=state, after=after, newest_first=newest_first,
+            limit=limit + 1, tenant=caller.tenant,
+        )  # fmt: skip
+        return _page(rows, limit)
 
     async def decide(self, caller: Caller, ask: str, word: Word, *, seen: str | None) -> Ask:
         """Decide an ask, once. ``seen`` is the hash of the arguments that the person saw.
@@ -331,25 +334,43 @@ class Service:
 
     async def effects(
         self, caller: Caller, *, run: str | None = None, session: str | None = None, state: str | None = None,
-        limit: int = 50,
-    ) -> list[Effect]:  # fmt: skip
-        """Of one run in call order, else of the newest runs first. One bound to a user names the run or session."""
+        after: str | None = None, limit: int = 50,
+    ) -> Page:  # fmt: skip
+        """Those of the newest runs first, of each in call order; for one bound to a user, of that user's runs."""
         caller.needs("read")
         if run is not None:
             await self._run(caller, run)
         elif session is not None:
             await self._session(caller, session)
         elif caller.user is not None:
-            return await self._own_effects(caller, state, limit)
-        return await self.rt.effects(run=run, session=session, state=state, limit=limit, tenant=caller.tenant)
+            return await self._own_effects(caller, state, after, limit)
+        rows = await self.rt.effects(
+            run=run, session=session, state=state, after=after, limit=limit + 1, tenant=caller.tenant
+        )
+        return _page(rows, limit)
 
-    async def _own_effects(self, caller: Caller, state: str | None, limit: int) -> list[Effect]:
+    async def effects_of(self, run: Run) -> list[Effect]:
+        """All of a run that the caller sees, in call order."""
+        return await self.rt.effects(run=run.id, tenant=run.tenant)
+
+    async def _own_effects(self, caller: Caller, state: str | None, after: str | None, limit: int) -> Page:
         found: list[Effect] = []
-        for run in await self.rt.runs(user=caller.user, limit=_LOOKED_AT, tenant=caller.tenant):
-            found += await self.rt.effects(run=run.id, state=state, tenant=caller.tenant)
-            if len(found) >= limit:
+        before, looked_at = None, 0
+        if after is not None:
+            before = ids.effect_place(after)[0]
+            await self._run(caller, before)
+            found += await self.rt.effects(run=before, state=state, after=after, tenant=caller.tenant)
+        while len(found) <= limit:
+            runs = await self.rt.runs(user=caller.user, before=before, limit=_AT_ONCE, tenant=caller.tenant)
+            for run in runs:
+                found += await self.rt.effects(run=run.id, state=state, tenant=caller.tenant)
+            looked_at += len(runs)
+            if len(runs) < _AT_ONCE:
                 break
-        return found[:limit]
+            before = ids.RunId(runs[-1].id)
+            if looked_at >= _LOOKED_AT and len(found) <= limit:  # what is left is for the next request
+                return Page(items=found, next=ids.behind_effects(before))
+        return _page(found, limit)
 
     async def resolve(self, caller: Caller, effect: str, word: Word) -> Effect:
         """Settle an unknown effect by the word of somebody who looked. The same word again is no error.
@@ -390,6 +411,11 @@ class Service:
         """Raises Forbidden for one bound to a user."""
         if caller.user is not None:
             raise Forbidden("this token is bound to one user, and this is about all: use one without '--user'")
+
+
+def _page(rows: Sequence[Ask] | Sequence[Effect], limit: int) -> Page:
+    """The first of these, which are one more where there is another page."""
+    return Page(items=list(rows[:limit]), next=rows[limit - 1].id if len(rows) > limit else None)
 
 
 def _decoded(state: Mapping[str, Any] | None) -> dict[str, Any] | None:

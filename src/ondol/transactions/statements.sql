@@ -394,16 +394,19 @@ SELECT {effect} FROM effects WHERE tenant = :tenant AND run = :run ORDER BY ordi
 SELECT {e.effect} FROM runs r JOIN effects e ON e.tenant = r.tenant AND e.run = r.id
 WHERE r.tenant = :tenant AND (r.id = :family OR r.family = :family) ORDER BY r.n, e.ordinal
 
+-- Behind an effect: what its run called later, then the runs that came before it.
 -- name: effect.list
 SELECT {effect} FROM effects WHERE tenant = :tenant
   [session: AND session = :session] [state: AND state = :state]
-  [before: AND run_n < (SELECT n FROM runs b WHERE b.tenant = :tenant AND b.id = :before)]
+  [after: AND run_n <= (SELECT n FROM runs b WHERE b.tenant = :tenant AND b.id = :after)
+    AND (run_n < (SELECT n FROM runs b WHERE b.tenant = :tenant AND b.id = :after) OR ordinal > :after_ordinal)]
 ORDER BY run_n DESC, ordinal LIMIT :limit
 
 -- name: effect.list_unusual
 SELECT {effect} FROM effects WHERE tenant = :tenant AND state NOT IN ('planned', 'started', 'succeeded') AND state = :state
   [session: AND session = :session]
-  [before: AND run_n < (SELECT n FROM runs b WHERE b.tenant = :tenant AND b.id = :before)]
+  [after: AND run_n <= (SELECT n FROM runs b WHERE b.tenant = :tenant AND b.id = :after)
+    AND (run_n < (SELECT n FROM runs b WHERE b.tenant = :tenant AND b.id = :after) OR ordinal > :after_ordinal)]
 ORDER BY run_n DESC, ordinal LIMIT :limit
 
 -- What has not ended belongs to a run that has not.
@@ -413,7 +416,8 @@ SELECT {effect} FROM effects WHERE tenant = :tenant AND state = :state
     UNION ALL SELECT id FROM runs r WHERE r.tenant = :tenant AND r.state NOT IN ('queued', 'running', 'completed')
       AND r.state = 'parked')
   [session: AND +session = :session]
-  [before: AND +run_n < (SELECT n FROM runs b WHERE b.tenant = :tenant AND b.id = :before)]
+  [after: AND +run_n <= (SELECT n FROM runs b WHERE b.tenant = :tenant AND b.id = :after)
+    AND (+run_n < (SELECT n FROM runs b WHERE b.tenant = :tenant AND b.id = :after) OR ordinal > :after_ordinal)]
 ORDER BY run_n DESC, ordinal LIMIT :limit
 
 -- name: effect.untold
@@ -442,12 +446,26 @@ SELECT {ask} FROM asks WHERE tenant = :tenant AND id = :id
 -- name: ask.list
 SELECT {ask} FROM asks WHERE tenant = :tenant
   [run: AND run = :run] [session: AND session = :session] [user_id: AND user_id = :user_id] [state: AND state = :state]
+  [after: AND n > (SELECT n FROM asks b WHERE b.tenant = :tenant AND b.id = :after)]
 ORDER BY n LIMIT :limit
+
+-- name: ask.list_newest
+SELECT {ask} FROM asks WHERE tenant = :tenant
+  [run: AND run = :run] [session: AND session = :session] [user_id: AND user_id = :user_id] [state: AND state = :state]
+  [after: AND n < (SELECT n FROM asks b WHERE b.tenant = :tenant AND b.id = :after)]
+ORDER BY n DESC LIMIT :limit
 
 -- name: ask.list_open
 SELECT {ask} FROM asks WHERE tenant = :tenant AND state = 'open'
   [run: AND run = :run] [session: AND session = :session] [user_id: AND user_id = :user_id]
+  [after: AND n > (SELECT n FROM asks b WHERE b.tenant = :tenant AND b.id = :after)]
 ORDER BY n LIMIT :limit
+
+-- name: ask.list_open_newest
+SELECT {ask} FROM asks WHERE tenant = :tenant AND state = 'open'
+  [run: AND run = :run] [session: AND session = :session] [user_id: AND user_id = :user_id]
+  [after: AND n < (SELECT n FROM asks b WHERE b.tenant = :tenant AND b.id = :after)]
+ORDER BY n DESC LIMIT :limit
 
 -- name: ask.of_effect
 SELECT {ask} FROM asks WHERE tenant = :tenant AND run = :run AND effect = :effect AND state = 'open' AND kind = :kind

@@ -49,6 +49,7 @@ TOOLS = [find_order, pay, send_email, offboard]
 SCRIPTS = {
     "find": [call("find_order", order_id="1182"), "found it"],
     "pay": [call("pay", amount=30), "done"],
+    "pay much": [[call("pay", amount=n) for n in range(60)], "done"],
     "mail": [call("send_email", to="kim", body="hi"), "told"],
     "lost": [call("send_email", to="nowhere", body="hi"), "told"],
     "leave": [call("offboard", who="lee"), "bye"],

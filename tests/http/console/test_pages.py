@@ -154,6 +154,31 @@ async def test_lists_go_on_where_a_page_ends(at_home: House) -> None:
     assert "s055" in (await at_home.page(str(further["href"]))).text
 
 
+async def test_the_ledger_and_the_asks_go_on_where_a_page_ends(at_home: House) -> None:
+    run = await at_home.rests("pay much")
+    effects, asks = await run.effects(), await run.asks()
+    assert (len(effects), len(asks)) == (60, 60)
+
+    async def shown(address: str, row: str, all: list[str]) -> list[str]:
+        first = await at_home.page(address)
+        (further,) = first.all("a", rel="next")
+        second = await at_home.page(str(further["href"]))
+        assert second.all("a", rel="next") == []
+        assert f"--after {all[49]}" in second.text  # how the command line goes on there
+        on = [[i for i in all if f'id="{row}-{i}"' in page.html] for page in (first, second)]
+        assert [len(o) for o in on] == [50, 10]
+        return [*on[0], *on[1]]
+
+    of_run, asked = [e.id for e in effects], [a.id for a in asks]
+    assert await shown("/effects?state=asked", "effects", of_run) == of_run
+    assert await shown("/asks", "ask", asked) == asked  # who waits longest comes first
+    (more,) = [a for a in (await at_home.page("/")).all("a") if "/asks?after=" in str(a["href"])]
+    assert "ask-" + asked[-1] in (await at_home.page(str(more["href"]))).html
+    for ask in asks:
+        await ask.deny(by="lee")
+    assert await shown("/asks?state=decided", "ask", asked[::-1]) == asked[::-1]  # the latest come first
+
+
 async def test_ten_thousand_runs_are_listed_quickly(tmp_path: Path) -> None:
     async with house(f"sqlite:///{tmp_path / 'ondol.db'}") as h:
         template = await h.rests("find", operation_id="ticket-7")

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from ondol import checkup, clock, usage
 from ondol.bodies import event_body, run_body
 from ondol.errors import Forbidden, InvalidInput, NotFound
-from ondol.handles import ENDED, Ask, Effect, Run
+from ondol.handles import ENDED, Ask, AskState, Effect, Run
 from ondol.http.callers import Caller
 from ondol.http.console import chat, share
 from ondol.http.console.looks import Looks
@@ -51,15 +51,16 @@ def _add_lists(router: APIRouter, looks: Looks) -> None:
         caller = caller_in(request)
         now = service.rt.clock.now()
         asks, failed, recent = await asyncio.gather(
-            service.asks(caller, limit=50), service.runs(caller, state="failed", limit=8),
+            service.asks(caller, limit=_PER_PAGE), service.runs(caller, state="failed", limit=8),
             service.runs(caller, limit=8),
         )  # fmt: skip
         day = await today.of(caller)
-        unknown = [a for a in asks if a.kind == "unknown_effect"]
-        stopped = [a for a in asks if a.kind in ("parked", "definition_changed")]
+        unknown = [a for a in asks.items if a.kind == "unknown_effect"]
+        stopped = [a for a in asks.items if a.kind in ("parked", "definition_changed")]
         return await looks.page(
             request, "home.html", caller=caller, recent=recent.items,
-            asks=[a for a in asks if a not in unknown and a not in stopped], unknown=unknown, stopped=stopped,
+            asks=[a for a in asks.items if a not in unknown and a not in stopped], unknown=unknown, stopped=stopped,
+            more_asks=asks.next,
             failed=[r for r in failed.items if r.ended_at is None or r.ended_at > now - _LATELY],
             today=day, today_tokens=0 if day is None else _counted(day), agents=service.agents(caller),
         )  # fmt: skip
@@ -80,7 +81,7 @@ def _add_lists(router: APIRouter, looks: Looks) -> None:
         )  # fmt: skip
         return await looks.page(
             request, "runs.html", caller=caller, found=found, wanted=wanted, given=given, states=RUN_STATES,
-            agents=service.agents(caller), first=before is None,
+            agents=service.agents(caller), before=before,
         )  # fmt: skip
 
     @router.get("/sessions")
@@ -88,19 +89,23 @@ def _add_lists(router: APIRouter, looks: Looks) -> None:
         caller = caller_in(request)
         found = await service.sessions(caller, after=after, limit=_PER_PAGE)
         return await looks.page(
-            request, "sessions.html", caller=caller, found=found, agents=service.agents(caller), first=after is None
+            request, "sessions.html", caller=caller, found=found, agents=service.agents(caller), after=after
         )
 
     @router.get("/effects")
-    async def effects(request: Request, state: str = "", session: str = "") -> Response:
+    async def effects(request: Request, state: str = "", session: str = "", after: str | None = None) -> Response:
         caller = caller_in(request)
         if state and state not in EFFECT_STATES:
             raise InvalidInput(f"state {state!r} is none of {', '.join(EFFECT_STATES)}")
-        found = await service.effects(caller, session=session or None, state=state or None, limit=200)
-        zones = await _zones(looks, caller, {e.run for e in found})
+        wanted = {"state": state, "session": session}
+        given = {name: value for name, value in wanted.items() if value}
+        found = await service.effects(
+            caller, session=session or None, state=state or None, after=after or None, limit=_PER_PAGE
+        )
+        zones = await _zones(looks, caller, {e.run for e in found.items})
         return await looks.page(
-            request, "effects.html", caller=caller, found=found, state=state, session=session, states=EFFECT_STATES,
-            zones=zones,
+            request, "effects.html", caller=caller, found=found, wanted=wanted, given=given, states=EFFECT_STATES,
+            zones=zones, after=after or None,
         )  # fmt: skip
 
 
@@ -114,7 +119,7 @@ def _add_run(router: APIRouter, looks: Looks) -> None:
         about = await _about(looks, caller, found)  # before its events: a page that is behind goes on to watch
         events = await chat.recorded(service.rt, found)
         rows = timeline(events, service.rt.clock.now())
-        effects = {e.id: e for e in await service.effects(caller, run=run)}
+        effects = {e.id: e for e in await service.effects_of(found)}
         messages = await found.messages()
         return await looks.page(
             request, "run.html", tab="timeline", rows=rows, effects=effects, messages=messages,
@@ -144,7 +149,7 @@ def _add_run(router: APIRouter, looks: Looks) -> None:
     async def effects_of(request: Request, run: str) -> Response:
         caller = caller_in(request)
         found = await service.run(caller, run)
-        effects = await service.effects(caller, run=run)
+        effects = await service.effects_of(found)
         return await looks.page(
             request, "run_effects.html", tab="effects", effects=effects, zones={run: found.time_zone},
             **await _about(looks, caller, found),
@@ -194,7 +199,7 @@ async def _about(looks: Looks, caller: Caller, run: Run) -> dict[str, Any]:
     waits = await service.rt.waits_for_driver(run) if run.status == "queued" else None
     return {
         "caller": caller, "run": run, "session": session, "cost": cost, "currency": currency, "unpriced": unpriced,
-        "total": usage.total(run.usage), "asks": await service.asks(caller, run=run.id), "waits_for_driver": waits,
+        "total": usage.total(run.usage), "asks": await run.asks(), "waits_for_driver": waits,
         "over": run.status in ENDED,
     }  # fmt: skip
 
@@ -224,7 +229,7 @@ def _add_session(router: APIRouter, looks: Looks) -> None:
         session = await service.session(caller, id)
         found = await service.runs(caller, session=id, before=before, limit=_TURNS)
         known = (await service.runs(caller, session=id, limit=200)).items if before is None else []
-        open_asks = await service.asks(caller, session=id, limit=200)
+        open_asks = (await service.asks(caller, session=id, limit=200)).items
         turns = await chat.turns(service.rt, reversed(found.items), open_asks)
         agents = service.agents(caller)
         last = found.items[0].agent if found.items else ""
@@ -239,19 +244,21 @@ def _add_asks(router: APIRouter, looks: Looks) -> None:
     service = looks.service
 
     @router.get("/asks")
-    async def asks(request: Request, state: str = "open") -> Response:
+    async def asks(request: Request, state: str = "open", after: str | None = None) -> Response:
+        """Who waits longest comes first; of what is decided, what was asked last."""
         caller = caller_in(request)
-        states = ("open", "decided", "expired", "closed", "all")
+        states = (*get_args(AskState), "all")
         if state not in states:
             raise InvalidInput(f"state {state!r} is none of {', '.join(states)}")
-        wanted = None if state == "all" else state
-        found = await service.asks(caller, state=wanted, limit=100 if state == "open" else 1000)
-        if state != "open":
-            found = found[::-1][:100]
-        zones = await _zones(looks, caller, {a.run for a in found})
+        found = await service.asks(
+            caller, state=None if state == "all" else state, after=after or None, newest_first=state != "open",
+            limit=_PER_PAGE,
+        )  # fmt: skip
+        zones = await _zones(looks, caller, {a.run for a in found.items})
         return await looks.page(
-            request, "asks.html", caller=caller, found=found, state=state, states=states, zones=zones
-        )
+            request, "asks.html", caller=caller, found=found, state=state, states=states, zones=zones,
+            after=after or None,
+        )  # fmt: skip
 
     @router.get("/asks/{ask}")
     async def ask_page(request: Request, ask: str) -> Response:
@@ -281,7 +288,7 @@ async def show_effect(
 ) -> Response:  # fmt: skip
     """The page of an effect; with the ``error`` of a word about it that was not taken, and what was typed."""
     found = await looks.service.asks(caller, run=effect.run, state=None, limit=1000)
-    about = [a for a in found if a.effect == effect.id]
+    about = [a for a in found.items if a.effect == effect.id]
     zones = await _zones(looks, caller, {effect.run})
     return await looks.page(
         request, "effect.html", status=status, caller=caller, effect=effect, about=about, zones=zones, error=error,

@@ -70,7 +70,7 @@ class Looks:
         }  # fmt: skip
         self.env.globals |= {
             "called": called, "command": self.command, "version": __version__, "money": shown.money,
-            "new_key": lambda: secrets.token_hex(8),
+            "options": shown.options, "new_key": lambda: secrets.token_hex(8),
         }  # fmt: skip
 
     async def page(
@@ -92,7 +92,7 @@ class Looks:
     async def _waiting(self, caller: Caller | None) -> Waiting:
         if caller is None or not (caller.is_admin or "read" in caller.scopes):
             return Waiting(asks=0, unknown=0)
-        found = await self.service.asks(caller, limit=200)
+        found = (await self.service.asks(caller, limit=200)).items
         unknown = sum(ask.kind == "unknown_effect" for ask in found)
         return Waiting(asks=len(found) - unknown, unknown=unknown)
 

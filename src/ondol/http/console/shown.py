@@ -159,6 +159,15 @@ def address(path: str, *parts: str, **query: object) -> str:
     return f"{filled}?{asked}" if asked else filled
 
 
+def options(given: Mapping[str, object], **more: object) -> list[str]:
+    """As a command takes them: ``--state failed``, ``--newest-first``. What says nothing is left out."""
+    words: list[str] = []
+    for name, value in {**given, **more}.items():
+        if value:
+            words += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
+    return words
+
+
 class Commands:
     """What to type instead of pressing a button. ``file`` is the store's; one that is no file is named by the variable
     that holds its address, which may have a password in it."""
