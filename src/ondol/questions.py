@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from ondol import schemas
+from ondol import schemas, values
 from ondol.errors import InvalidInput
 from ondol.ids import checked_text
 from ondol.secret import redact
@@ -43,13 +43,14 @@ class AnswerType:
     """The type of an answer, and its JSON ``schema``. Raises InvalidInput for what is no type of a JSON value."""
 
     def __init__(self, type_: Any) -> None:
-        from pydantic import PydanticUserError, TypeAdapter
+        from pydantic import TypeAdapter
 
         try:
             self._adapter: Any = TypeAdapter(type_)
             self.schema = schemas.schema_of(self._adapter)
-        except (PydanticUserError, InvalidInput) as error:
-            raise InvalidInput(f"schema={type_!r} is no type that a person can answer with: {error}") from error
+        except BaseException as error:  # the type's own hooks are the user's code, and may raise anything
+            shown, why = values.plain_text(values.encode(type_)), values.error_text(error)
+            raise InvalidInput(f"schema={shown} is no type that a person can answer with: {why}") from error
 
     def read(self, given: Any) -> Any:
         """What a person said, in JSON's own types, as a value of the type. Raises InvalidInput."""

@@ -202,6 +202,8 @@ def in_json(value: Any) -> Any:
         return to_jsonable_python(value)
     except ValueError as error:
         raise InvalidInput(f"there is no JSON form of it: {values.valid(str(error))}") from error
+    except BaseException as error:  # a serializer is the user's code, and may raise anything
+        raise InvalidInput(f"there is no JSON form of it: {values.error_text(error)}") from error
 
 
 def mismatch(error: BaseException, whole: str) -> str:

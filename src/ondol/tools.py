@@ -407,11 +407,11 @@ class Tool(Generic[P, R]):
 
     @functools.cached_property
     def _returned(self) -> Any:
-        from pydantic import PydanticUserError, TypeAdapter
+        from pydantic import TypeAdapter
 
         try:
             return TypeAdapter(_hints(self.function).get("return", Any))
-        except PydanticUserError:  # nothing that could be read back as such
+        except BaseException:  # no type, or its own hooks raised: nothing that could be read back as such
             return None
 
     @functools.cached_property

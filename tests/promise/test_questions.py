@@ -136,6 +136,32 @@ async def test_an_answer_that_does_not_fit_is_refused_at_once_and_one_that_fits_
     assert type(seen[0]) is type(given)
 
 
+class Moody:
+    @classmethod
+    def __get_pydantic_core_schema__(cls, *given: Any) -> Any:
+        raise SystemExit("not today")
+
+
+@pytest.mark.parametrize("schema", [object(), {"type": "string"}, Moody])
+async def test_what_is_no_type_is_refused_in_the_tool_and_the_run_goes_on(house: House, schema: Any) -> None:
+    seen: list[str] = []
+
+    async def body(ctx: Context[Any]) -> str:
+        try:
+            await ctx.ask("What?", schema=schema)
+        except InvalidInput as error:
+            seen.append(str(error))
+        return "nothing was asked"
+
+    agent = house.agent(TASK, "done", tools=[steps(body)])
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s")
+        assert await rest(run) == "completed"
+        assert await life.rt.asks() == []
+    (why,) = seen
+    assert "is no type that a person can answer with" in why
+
+
 async def test_what_has_no_json_form_is_no_answer(house: House) -> None:
     agent = house.agent(TASK, "done", tools=[asks(schema=Any)])
     async with house.life(agent) as life:

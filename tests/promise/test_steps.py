@@ -125,6 +125,12 @@ def refuse(value: Any) -> Any:
     raise RuntimeError("a validator may raise anything")
 
 
+class Moody:
+    @classmethod
+    def __get_pydantic_core_schema__(cls, *given: Any) -> Any:
+        raise SystemExit("not today")
+
+
 Odd = Annotated[str, AfterValidator(refuse)]
 
 
@@ -143,12 +149,16 @@ async def test_a_recorded_result_comes_back_as_the_type_that_the_tool_returns(ho
     def odd(n: int) -> Odd:
         return "odd"
 
+    def untyped(n: int) -> Moody:
+        return "no type"  # type: ignore[return-value]
+
     seen: list[Any] = []
 
     async def body(ctx: Context[Any]) -> str:
         order = await ctx.call(find, "1182")
         paid = await ctx.call(pay, order.amount, due=order.due)
         seen.append((order, paid, await ctx.call(lies, n=1), await ctx.call(odd, n=1)))
+        assert await ctx.call(untyped, n=1) == "no type"
         await ctx.call(wire, to="kim")
         return "ok"
 
