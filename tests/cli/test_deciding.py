@@ -93,7 +93,7 @@ def test_an_unknown_effect_that_happened_is_not_repeated(cwd: Path) -> None:
     assert command(*settle, "--not-happened", cwd=cwd).code == 5
     assert go_on(run, "losing", cwd).out == "well\n"
     assert (cwd / "lost").read_text() == "a letter\n"
-    assert 'lose returned: "sent"' in command("context", run, cwd=cwd).out
+    assert "lose returned: sent" in command("context", run, cwd=cwd).out
     (act,) = command("audit", "-o", "json", cwd=cwd).json
     assert (act["by"], act["act"], act["note"]) == ("lee", "ask.happened", "I saw it")
 

@@ -59,8 +59,16 @@ def test_an_imported_run_is_shown_as_where_it_ran(folder: Path) -> None:
 
 def test_an_imported_run_is_only_looked_at(folder: Path) -> None:
     run = (folder / "id.txt").read_text()
-    for words in (("cancel", run), ("resume", run), ("resume", run, "--app", app("asking"))):
-        refused = ondol(*THERE, "runs", *words, cwd=folder)
+    tried = (
+        ["cancel"],
+        ["resume"],
+        ["resume", "--app", app("asking")],
+        ["replay"],
+        ["replay", "--dry-run"],
+        ["fork", "--at", "1"],
+    )
+    for verb, *words in tried:
+        refused = ondol(*THERE, "runs", verb, run, *words, cwd=folder)
         assert (refused.code, refused.err.startswith(f"error [read_only]: run {run} was imported")) == (5, True)
     assert ondol(*THERE, "runs", "-o", "ids", cwd=folder).out == ""
     assert ondol(*THERE, "asks", "-o", "ids", cwd=folder).out == ""

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ondol import outputs, values
+from ondol import outputs
 from ondol.bodies import context_body
 from ondol.cli.runs import imported_instead
 from ondol.cli.surface import Cli, verb
@@ -80,7 +80,7 @@ def print_message(cli: Cli, message: Message, mark: str = "") -> None:
                 shown = f"calls {called(part.name, part.arguments)}"
             case ToolResponse():
                 how = "was refused or failed" if part.error else "returned"
-                shown = f"{safe(part.name)} {how}: {exact(values.decode(part.response))}"
+                shown = f"{safe(part.name)} {how}: {safe(part.text, keep=chr(10))}"
             case Attachment():
                 shown = f"attachment {safe(part.name)} ({part.media_type}, {part.size} bytes)"
             case _:

@@ -11,7 +11,7 @@ from ondol.bodies import run_body, verdict_body
 from ondol.cli import codes
 from ondol.cli.output import say
 from ondol.cli.run import AgentName, Model, drive
-from ondol.cli.runs import say_who_drives
+from ondol.cli.runs import own_run, say_who_drives
 from ondol.cli.surface import By, Cli, Id, verb
 from ondol.errors import InvalidInput, ReplayUnsafe
 from ondol.handles import Run, this_person
@@ -55,13 +55,17 @@ async def replay(
 
     async def start(rt: Runtime, name: str) -> Run:
         return await rt.replay(
-            id, force=forced, operation_id=operation_id, clock="now" if now else "recorded", time_zone=time_zone
+            await own_run(rt, id),
+            force=forced,
+            operation_id=operation_id,
+            clock="now" if now else "recorded",
+            time_zone=time_zone,
         )
 
     try:
         if dry_run:
             async with cli.runtime() as rt:
-                verdict = await rt.replay(id, dry_run=True)
+                verdict = await rt.replay(await own_run(rt, id), dry_run=True)
                 if cli.out.for_people:
                     cli.out.line(safe(str(verdict), keep="\n"))
                     cli.out.line(await _next(cli, rt, verdict))
@@ -90,7 +94,7 @@ async def fork(
     """Go on from a step of a run that has ended, in a new session. The steps before it are shared."""
 
     async def start(rt: Runtime, name: str) -> Run:
-        return await rt.fork(id, at_step=at, effects=effects, operation_id=operation_id)
+        return await rt.fork(await own_run(rt, id), at_step=at, effects=effects, operation_id=operation_id)
 
     return await begin(cli, start, app, model, agent)
 

@@ -348,7 +348,7 @@ async def _resume(
     cli: Cli, id: str, app: str | None, model: str | None, agent: str | None, by: str | None, reason: str
 ) -> int:
     async with cli.runtime(acts=True) as rt:
-        run = await _own(rt, id)
+        run = await own_run(rt, id)
         if run.status == "joined" and run.host is not None:  # they go on together
             run = await rt.get_run(run.host)
         match run.status:
@@ -382,7 +382,8 @@ async def _resume(
     return await drive(cli, app, find, model=model, agent=agent)
 
 
-async def _own(rt: Runtime, id: str) -> Run:
+async def own_run(rt: Runtime, id: str) -> Run:
+    """A run that something can be done with. Raises NotFound, or ReadOnly for an imported one."""
     try:
         return await rt.get_run(id)
     except NotFound as missing:
