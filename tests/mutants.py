@@ -637,6 +637,13 @@ MUTANTS = (
         ("tests/promise/test_context.py",),
     ),
     Mutant(
+        "context: what a provider counted holds in the next turn",
+        "preparing.py",
+        "known = self.drive.claimed.session.measured if state.measured is None else None",
+        "known = None",
+        ("tests/promise/test_context.py",),
+    ),
+    Mutant(
         "memory: a token of a user names no other",
         "http/memories.py",
         '    return caller.user_for(named or None) or ""\n',

@@ -1,18 +1,21 @@
 """What becomes of a session that somebody compacts by hand?
 
-Without a model: what is previewed is what is done.
+Rules only: what goes, and what is stored. A summary is an excerpt, or what a model made of what goes (``summaries``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ondol import carried, messages, sizes, values
+from ondol.messages import Message
 from ondol.records import SessionRow
 from ondol.transactions import Dropped
 from ondol.view import Item, View, reference, turn_starts
+
+_ROOM = 60_000  # characters of what goes that a model is sent, where no budget says how many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +25,9 @@ class Compaction:
     ``before`` and ``after`` are estimated tokens of what models are shown of its messages. ``first`` and ``last`` name
     the messages that ``summary`` stands for, both None where there was nothing to compact; ``kept`` counts the messages
     that stay as they are, ``pins`` the texts that are carried word for word. ``offered`` names the agents whose memory
-    is offered what goes of their turns.
+    is offered what goes of their turns. ``by`` is the model that wrote the summary, empty for an excerpt; in a preview
+    it is the one that would be asked, and the summary is the excerpt. ``refused`` says why what a model wrote was not
+    taken. ``tokens`` are the input and output of its call, None where nobody said.
     """
 
     session: str
@@ -35,45 +40,75 @@ class Compaction:
     kept: int
     pins: int
     summary: str
+    by: str = ""
+    refused: str = ""
     offered: tuple[str, ...] = ()
+    tokens: tuple[int | None, int | None] = (None, None)
 
 
-class Plan(NamedTuple):
-    """``seen`` is what is stored of it; None: there is nothing to compact."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """``gone`` is what goes: the messages from what is shown now on, up to the place ``since``."""
 
     row: SessionRow
-    before: int
-    after: int
     since: int
-    kept: int
+    gone: Sequence[Item]
+    kept: Sequence[Item]
     summary: str
-    seen: str | None
+    by: str = ""
+    refused: str = ""
+    spent: Mapping[str, Any] = field(default_factory=dict)
     offered: tuple[str, ...] = ()
+
+    @property
+    def seen(self) -> str:
+        """As it is stored."""
+        seen: dict[str, Any] = {"view": View(since=self.since).dumps(), "summary": self.summary, "by": self.by}
+        if self.offered:
+            seen["offered"] = list(self.offered)
+        if (measured := self.row.measured) is not None:
+            seen["measured"] = list(measured)
+        return values.dumps(seen)
 
     @property
     def dropped(self) -> list[Dropped]:
         return [Dropped(agent, self.row.shown.since, self.since) for agent in self.offered]
 
-    def told(self, revision: int, *, applied: bool) -> Compaction:
-        first, last = (None, None) if self.seen is None else (reference(0), reference(self.since - 1))
+    def question(self, budget: int | None) -> list[Message]:
+        """What a model is asked, which is to have so many tokens in a request."""
+        room = _ROOM if budget is None else budget * sizes.PER_TOKEN // 4
+        return carried.request(self.gone, self.row.summary.text, room, self.length(budget))
+
+    def length(self, budget: int | None) -> int:
+        """Bytes that a summary may have."""
+        return carried.MOST if budget is None else carried.room_for_summary(budget * sizes.PER_TOKEN)
+
+    def told(self, revision: int, *, applied: bool, by: str | None = None) -> Compaction:
+        """``by``: the model that would be asked."""
+        first, last = (reference(0), reference(self.since - 1)) if self.gone else (None, None)
+        kept = sum(i.weight for i in self.kept)
+        before = kept + sum(i.weight for i in self.gone) + sizes.weight_of_text(self.row.summary.text)
         return Compaction(
-            session=self.row.id, revision=revision, applied=applied, before=self.before, after=self.after, first=first,
-            last=last, kept=self.kept, pins=len(self.row.pinned.pinned), summary=self.summary, offered=self.offered,
+            session=self.row.id, revision=revision, applied=applied, before=sizes.tokens(before),
+            after=sizes.tokens(kept + sizes.weight_of_text(self.summary)), first=first, last=last, kept=len(self.kept),
+            pins=len(self.row.pinned.pinned), summary=self.summary, by=self.by if by is None else by,
+            refused=self.refused, offered=self.offered, tokens=(self.spent.get("input"), self.spent.get("output")),
         )  # fmt: skip
+
+    def summarised(self, text: str, by: str, refused: str, spent: Mapping[str, Any]) -> Plan:
+        """With what a model made of it; an empty text leaves the excerpt."""
+        return replace(self, summary=text or self.summary, by=by, refused=refused, spent=spent)
 
 
 def plan(said: Sequence[tuple[int, str]], row: SessionRow, keep: int, learning: Sequence[str] = ()) -> Plan:
     """An excerpt for all but the last ``keep`` turns. ``said`` are the messages that are shown, with their places;
     ``learning`` are the agents that learn from turns."""
     items = [Item(place, m, sizes.weight_of_stored(body, m)) for place, body in said for m in [messages.loads(body)]]
-    before = sizes.tokens(sum(i.weight for i in items) + sizes.weight_of_text(row.summary.text))
     turns = [*turn_starts(items), row.next_message]
     since = turns[len(turns) - 1 - keep] if len(turns) > keep else 0
     gone = [i for i in items if i.place < since]
     if not gone:
-        return Plan(row, before, before, row.shown.since, len(items), row.summary.text, None)
+        return Plan(row=row, since=row.shown.since, gone=(), kept=items, summary=row.summary.text)
     summary = carried.outline(gone, row.summary.text, carried.MOST)
     kept = [i for i in items if i.place >= since]
-    seen = {"view": View(since=since).dumps(), "summary": summary, "by": "", "offered": list(learning)}
-    after = sizes.tokens(sum(i.weight for i in kept) + sizes.weight_of_text(summary))
-    return Plan(row, before, after, since, len(kept), summary, values.dumps(seen), tuple(learning))
+    return Plan(row=row, since=since, gone=gone, kept=kept, summary=summary, offered=tuple(learning))

@@ -605,9 +605,13 @@ class Session:
         """See ``Runtime.unpin``."""
         return await self._rt.unpin(self.id, pin, by=by, expected_revision=expected_revision, tenant=self.tenant)
 
-    async def compact(self, *, keep: int = 3, preview: bool = False, by: str | None = None) -> Compaction:
+    async def compact(
+        self, *, keep: int = 3, preview: bool = False, model_free: bool = False, by: str | None = None
+    ) -> Compaction:
         """See ``Runtime.compact_session``."""
-        return await self._rt.compact_session(self.id, keep=keep, preview=preview, by=by, tenant=self.tenant)
+        return await self._rt.compact_session(
+            self.id, keep=keep, preview=preview, model_free=model_free, by=by, tenant=self.tenant
+        )
 
     async def delete(
         self, *, expected_revision: int | None = None, cancel: bool = False, by: str | None = None

@@ -30,6 +30,7 @@ from ondol import (
 )
 from ondol.errors import CancelRequested, SignalsUnread
 from ondol.recalling import Recalled
+from ondol.records import Measured
 from ondol.summaries import Made, ask_model
 from ondol.transactions import Steer
 from ondol.view import Room, Summary, View
@@ -194,16 +195,25 @@ class Preparation:
             *times, history.until, drive.served.digest, history.start, seen, carried, facts.recalled, facts.recalled_by
         )
 
-    def leaves(self) -> str | None:
-        """What the session's models are shown after this run, as it is stored; None where that is no news.
+    def leaves(self) -> transactions.Seen | None:
+        """What the session's models are shown after this run, and what their provider counts; None where that is no
+        news.
 
         Where nobody set a budget it is not kept: another model may have room for all.
         """
-        state, shown = self.drive.state, self.drive.state.shown
-        if state.compacted is None or shown is None or self.drive.served.agent.context is None:
+        drive, state, shown = self.drive, self.drive.state, self.drive.state.shown
+        if drive.served.agent.context is None or shown is None:
             return None
-        summary = self._summary(state, shown.view)
-        return values.dumps({"view": shown.view.dumps(), "summary": summary.text, "by": summary.by})
+        before = drive.claimed.session.measured
+        measured = before if state.measured is None else Measured(drive.asked.model.name, *state.measured)
+        less = state.compacted is not None
+        if not less and (measured is None or not measured.moved(before)):
+            return None
+        seen = drive.claimed.session.checked_seen() or {"view": {}}
+        if less:
+            summary = self._summary(state, shown.view)
+            seen = {"view": shown.view.dumps(), "summary": summary.text, "by": summary.by}
+        return transactions.Seen(values.dumps(seen | ({} if measured is None else {"measured": list(measured)})), less)
 
     def pinned(self) -> str | None:
         """All that is pinned in the session with this run, as it is stored; None where that is no news."""
@@ -254,7 +264,7 @@ class Preparation:
     def _limit(self, state: journal.State) -> int | None:
         """What a request may weigh: the agent's budget, or less where the provider said so."""
         policy = self.drive.served.agent.context
-        limits = [] if policy is None else [state.estimated(self._budget(state))]
+        limits = [] if policy is None else [self._calibrated(state).estimated(self._budget(state))]
         if state.fits is not None:
             limits.append(state.fits)
         return min(limits) * sizes.PER_TOKEN if limits else None
@@ -269,7 +279,16 @@ class Preparation:
             return ""
         if state.fits is not None and 4 * size > 5 * state.fits * sizes.PER_TOKEN:  # it left room for the answer
             return "window"
-        return "budget" if policy is not None and size > state.estimated(self._budget(state)) * sizes.PER_TOKEN else ""
+        if policy is None or size <= self._calibrated(state).estimated(self._budget(state)) * sizes.PER_TOKEN:
+            return ""
+        return "budget"
+
+    def _calibrated(self, state: journal.State) -> journal.State:
+        """The state with what a provider counted last: in an earlier run, as long as it did not in this one."""
+        known = self.drive.claimed.session.measured if state.measured is None else None
+        if known is None or known.model != self.drive.asked.model.name:
+            return state
+        return state.but(measured=(known.counted, known.estimated))
 
     def _room(self, limit: int) -> Room:
         policy = self.drive.served.agent.context
@@ -318,11 +337,12 @@ class Preparation:
         compacted = view.relieve(forms, frame.view, own, fixed, self._room(limit))
         went = [i for i in drive.talk.history.items if frame.view.since <= i.place < compacted.view.since]
         before = self._summary(state, frame.view).text
-        needed = state.counted(sizes.tokens(size))
+        known = self._calibrated(state)
+        needed = known.counted(sizes.tokens(size))
         preview: dict[str, Any] = {
             "tokens": needed, "budget": self._budget(state), "needed": needed + needed // 10,
             "compact": {
-                "tokens": state.counted(sizes.tokens(compacted.size)),
+                "tokens": known.counted(sizes.tokens(compacted.size)),
                 "calls": _range(frame.view.detail, compacted.view.detail),
                 "turns": _range(frame.view.since, compacted.view.since),
                 "excerpt": carried.outline(went, before, carried.LEAST * 5) if went else "",
@@ -330,7 +350,7 @@ class Preparation:
         }  # fmt: skip
         for part, level in (("calls", "detail"), ("turns", "since")):
             relief = view.relieve(forms, frame.view, own, fixed, Room(limit, limit), (*view.LOSSLESS, level))
-            preview[f"drop {part}"] = {"tokens": state.counted(sizes.tokens(relief.size))}
+            preview[f"drop {part}"] = {"tokens": known.counted(sizes.tokens(relief.size))}
         encoded = values.encode(preview)
         ask = ids.ask_id(drive.row.id, f"o{state.overflows}")
         return transactions.AskedAbout(

@@ -61,6 +61,21 @@ class RunRow(NamedTuple):
         return self.reply
 
 
+class Measured(NamedTuple):
+    """What the provider of ``model`` counted for a request, and what that had been estimated at."""
+
+    model: str
+    counted: int
+    estimated: int
+
+    def moved(self, before: Measured | None) -> bool:
+        """Is it another one, by more than an eighth?"""
+        if before is None or before.model != self.model:
+            return True
+        now, then = self.counted * before.estimated, before.counted * self.estimated
+        return 8 * abs(now - then) > then
+
+
 class SessionRow(NamedTuple):
     tenant: str
     id: str
@@ -126,6 +141,12 @@ class SessionRow(NamedTuple):
         """What stands in the place of the messages that they are not shown."""
         seen = self.checked_seen()
         return Summary(self.shown.since, seen.get("summary", ""), seen.get("by", "")) if seen else Summary()
+
+    @property
+    def measured(self) -> Measured | None:
+        """What a model's provider counted, last, where the session's agent has a budget."""
+        said = self.checked_seen().get("measured")
+        return None if said is None else Measured(*said)
 
     @property
     def is_orphan(self) -> bool:

@@ -45,6 +45,7 @@ from ondol import (
     runfile,
     searching,
     spending,
+    summaries,
     transactions,
     values,
     watching,
@@ -1006,11 +1007,15 @@ class Runtime:
         return Session(self, row)
 
     async def compact_session(
-        self, session: str, *, keep: int = 3, preview: bool = False, by: str | None = None,
-        tenant: str = DEFAULT_TENANT,
+        self, session: str, *, keep: int = 3, preview: bool = False, model_free: bool = False,
+        agent: Agent | str | None = None, by: str | None = None, tenant: str = DEFAULT_TENANT,
     ) -> Compaction:  # fmt: skip
-        """Show models an excerpt in the place of all turns of a session but the last ``keep``. With ``preview`` nothing
-        is changed. Messages stay in the session; a fork from before has them all again.
+        """Show models a summary in the place of all turns of a session but the last ``keep``. Messages stay in the
+        session; a fork from before has them all again.
+
+        The summary is made by the model of ``agent``, by default of the one that had the session's last turn, where it
+        is here and its ``ContextPolicy`` asks a model; else, and with ``model_free``, it is an excerpt. With
+        ``preview`` nothing is changed, and no model is asked.
 
         Raises:
             SessionBusy: a run is unfinished. RevisionConflict: another turn came first, so it gave up. NotFound
@@ -1020,8 +1025,15 @@ class Runtime:
         row = await self._read(queries.get_session, tenant, session)
         said = await self._read(queries.read_window, row, row.shown.since, row.next_message)
         plan = compacting.plan([(m.seq, m.body) for m in said], row, keep, self._deliveries.learning)
-        if preview or plan.seen is None:
-            return plan.told(row.revision, applied=False)
+        served = None if model_free else await self._summarising(agent, said, tenant)
+        if preview or not plan.gone:
+            asked = served.models[0].model.name if served is not None and plan.gone else ""
+            return plan.told(row.revision, applied=False, by=asked)
+        if served is not None:
+            budget = None if served.agent.context is None else served.agent.context.budget
+            asking = plan.question(budget), plan.length(budget)
+            made = await summaries.ask_by_hand(served.models[0].model, session, *asking)
+            plan = plan.summarised(made.text, made.by, made.refused, made.spent)
         by, now = checked_id("by", by or this_person()), micros(self.clock)
         row = await self._store.write(
             transactions.compact_session, tenant, session, now, seen=plan.seen, by=by, door=self.door,
@@ -1029,6 +1041,20 @@ class Runtime:
         )  # fmt: skip
         self._deliveries.look()
         return plan.told(row.revision, applied=True)
+
+    async def _summarising(
+        self, agent: Agent | str | None, said: Sequence[queries.StoredMessage], tenant: str
+    ) -> Served | None:
+        """Whose model makes a summary of a session; None where none is known, or it is not to be asked."""
+        if agent is None:
+            name = (await self._read(queries.get_run, tenant, said[-1].run)).agent if said else ""
+        else:
+            name = agent.name if isinstance(agent, Agent) else checked_id("the name of an agent", agent)
+            if name not in self._served:
+                raise NotFound(f"this runtime has no agent {name!r}: give it to Runtime(agents=[...])")
+        served = self._served.get(name)
+        policy = None if served is None else served.agent.context
+        return None if policy is not None and policy.summary == "excerpt" else served
 
     async def delete_session(
         self, session: str, *, expected_revision: int | None = None, cancel: bool = False, by: str | None = None,

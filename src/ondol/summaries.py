@@ -6,6 +6,7 @@ permissions are decided elsewhere. Anything else is refused, and the caller goes
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,6 +21,7 @@ from ondol.secret import redact
 if TYPE_CHECKING:
     from ondol.runner import Drive
 
+_PATIENCE = 120.0  # seconds that somebody waits for a summary that they asked for by hand
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -62,6 +64,23 @@ async def ask_model(drive: Drive, asked: Sequence[Message], length: int) -> Made
     if refused:
         return Made(prompt=prompt, refused=refused, spent=drive.spent(answer))
     return Made(redact(carried.text_of(answer.parts)), model.name, prompt, spent=drive.spent(answer))
+
+
+async def ask_by_hand(model: Model, session: str, asked: Sequence[Message], length: int) -> Made:
+    """Ask a model for a summary of that many bytes, outside of any run. Whatever goes wrong, the caller has none."""
+    request = ModelRequest(messages=asked, tools=(), run=session, step=0, attempt=1, purpose="summary")
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            answer = await _answer(model, request)
+    except TimeoutError:
+        return Made(refused="it did not come in time")
+    except ModelError as error:
+        return Made(refused=redact(f"{error.kind}: {error}"))
+    spent = {"input": answer.input_tokens, "output": answer.output_tokens}
+    refused = carried.why_refused(answer.parts, answer.stop, length)
+    if refused:
+        return Made(refused=refused, spent=spent)
+    return Made(redact(carried.text_of(answer.parts)), model.name, spent=spent)
 
 
 async def _answer(model: Model, request: ModelRequest) -> Answer:

@@ -82,7 +82,7 @@ def narrow(learns: bool) -> Agent:
         return [" ".join(m.text.split()[:2]) for m in said if m.role == "user" and m.origin is None]
 
     memory = Memory(recall=0, extract=extract if learns else None)
-    return Agent("friend", model=ScriptedModel(wordy), memory=memory, context=ContextPolicy(budget=1_000, keep=1))
+    return Agent("friend", model=ScriptedModel(wordy), memory=memory, context=ContextPolicy(budget=800, keep=1))
 
 
 async def say(rt: Runtime, n: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ from ondol import (
     ContextPolicy,
     InvalidInput,
     ModelRequest,
+    NotFound,
     RevisionConflict,
     RunFailed,
     Runtime,
@@ -262,6 +264,36 @@ async def test_people_pin_and_unpin_and_the_record_says_who(db: str) -> None:
             await after.pin("late", expected_revision=1)
 
 
+@pytest.mark.both_stores
+@pytest.mark.parametrize("between", ["a restart", "a compaction by hand"])
+async def test_what_a_provider_counts_holds_for_the_next_turn_and_after_a_restart(db: str, between: str) -> None:
+    """It counts twice what is estimated. Each turn is one call, so that none learns it for itself."""
+    counts: list[int] = []
+
+    def costly(request: ModelRequest) -> Answer:
+        counts.append(2 * estimate_tokens(request))
+        return Answer(parts=(Text("so it is " * 20),), input_tokens=counts[-1], output_tokens=1)
+
+    policy = ContextPolicy(budget=1_500, keep=1, summary="excerpt")
+    agent = Agent("a", model=ScriptedModel(costly), context=policy)
+    for n in range(8):
+        async with Runtime(db, agents=[agent]) as rt:
+            if n == 4 and between == "a compaction by hand":
+                await rt.compact_session("s", keep=2, by="lee")
+            run = await rt.start(agent, f"question {n} " * 10, session="s")
+            await run.result()
+            assert (await rt.context(run.id)).matches
+    assert max(counts) <= 1_500
+    if between == "a restart":
+        assert max(counts) > 1_000  # there was something to keep small
+    other = Agent("a", model=ScriptedModel(costly, name="other"), context=policy)
+    async with Runtime(db, agents=[other]) as rt:  # what another model counts is not known
+        await rt.run(other, "hello", session="s")
+        measured = (await rt.get_session("s"))._row.measured
+        assert measured is not None
+        assert measured.model == "other"
+
+
 # --- compaction by hand -----------------------------------------------------------------------------------------
 
 
@@ -271,9 +303,9 @@ async def test_a_compaction_by_hand_does_what_its_preview_says_and_a_fork_from_b
     async with Runtime(db, agents=[agent]) as rt:
         runs = await talk(rt, agent, 5)
         session = await rt.get_session("s")
-        preview = await session.compact(keep=2, preview=True)
+        preview = await session.compact(keep=2, preview=True, model_free=True)
         assert (await session.refresh()).revision == preview.revision
-        done = await session.compact(keep=2, by="lee")
+        done = await session.compact(keep=2, model_free=True, by="lee")
         assert done.applied
         assert (done.summary, done.after, done.first, done.last) == (
             preview.summary, preview.after, preview.first, preview.last
@@ -293,6 +325,66 @@ async def test_a_compaction_by_hand_does_what_its_preview_says_and_a_fork_from_b
         await fork.result()
         before = next(r for r in model.requests if r.run == fork.id and r.step == 0)
         assert [m.text for m in before.messages if m.role == "user"] == [f"question {n}" for n in range(5)]
+
+
+@pytest.mark.parametrize("what", ["a summary", *SUMMARIES])
+async def test_a_compaction_by_hand_asks_the_model_of_the_agent_and_takes_only_a_summary(db: str, what: str) -> None:
+    """The agent is the one that had the last turn; where it is not here, nobody is asked."""
+    from ondol.testing import error
+
+    def answers(request: ModelRequest) -> Reply:
+        if request.purpose == "summary":
+            return "They asked." if what == "a summary" else SUMMARIES[what] or error("server", "down")  # type: ignore[return-value]
+        return diligent(request)
+
+    model = ScriptedModel(answers)
+    agent = Agent("a", model=model, tools=[page, note])
+    async with Runtime(db, agents=[agent]) as rt:
+        await talk(rt, agent, 3)
+        session, before = await rt.get_session("s"), len(model.requests)
+        preview = await session.compact(keep=1, preview=True)
+        assert (preview.by, preview.applied, len(model.requests)) == ("script", False, before)
+    async with Runtime(db) as rt:  # the agent is not here
+        assert (await rt.compact_session("s", keep=1, preview=True)).by == ""
+        with pytest.raises(NotFound, match="no agent 'a'"):
+            await rt.compact_session("s", keep=1, agent="a")
+    async with Runtime(db, agents=[agent]) as rt:
+        done = await rt.compact_session("s", keep=1, by="lee")
+        (request,) = [r for r in model.requests if r.purpose == "summary"]
+        assert request.tools == ()
+        assert "question 0" in request.messages[1].text
+        if what == "a summary":
+            assert (done.summary, done.by, done.refused) == ("They asked.", "script", "")
+            assert done.tokens[0]
+        else:
+            assert (done.by, done.summary) == ("", preview.summary)
+            assert done.refused
+        run = await rt.start(agent, "hello", session="s")
+        await run.result()
+        told = carried(next(r for r in model.requests if r.run == run.id))
+        assert ("made by the model script. It may be wrong" in told) == (what == "a summary")
+        assert (await rt.context(run.id)).matches
+
+
+async def test_a_compaction_by_hand_whose_model_is_overtaken_by_a_turn_gives_up(db: str) -> None:
+    asked, go = asyncio.Event(), asyncio.Event()
+
+    async def answers(request: ModelRequest) -> Reply:
+        if request.purpose == "summary":
+            asked.set()
+            await go.wait()
+        return "so it is"
+
+    agent = Agent("a", model=ScriptedModel(answers))
+    async with Runtime(db, agents=[agent]) as rt:
+        await talk(rt, agent, 3)
+        compacting = asyncio.create_task(rt.compact_session("s", keep=1, by="lee"))
+        await asked.wait()
+        await rt.run(agent, "hello", session="s")
+        go.set()
+        with pytest.raises(RevisionConflict):
+            await compacting
+        assert (await rt.get_session("s"))._row.shown.since == 0
 
 
 async def test_a_compaction_that_another_turn_came_before_gives_up(db: str) -> None:

@@ -197,9 +197,9 @@ async def requests_learned(said: Sequence[Message]) -> list[str]:
     return [m.text.split(".")[0] for m in said if m.role == "user" and m.origin is None]
 
 
-def forgetful(extract: Any = None) -> Agent:
+def forgetful(extract: Any = None, budget: int = 800) -> Agent:
     """Its requests have room for about two of its turns."""
-    policy = ContextPolicy(budget=1_050, keep=1, summary="excerpt")
+    policy = ContextPolicy(budget=budget, keep=1, summary="excerpt")
     return Agent("friend", model=ScriptedModel(wordy), memory=Memory(recall=0, extract=extract), context=policy)
 
 
@@ -282,12 +282,12 @@ async def test_a_turn_does_not_wait_for_memory_to_take_what_it_drops(db: str) ->
 
 
 async def test_what_a_fork_drops_of_the_session_that_it_goes_on_from_is_offered_too(db: str) -> None:
-    async with runtime(db, forgetful()) as rt:
+    async with runtime(db, forgetful(budget=5_000)) as rt:
         run = await talk(rt, range(3))
         fork = await rt.fork(run, at_step=1)
         await fork.result()
         session = fork.session
-    agent = forgetful(requests_learned)
+    agent = forgetful(requests_learned, budget=5_000)
     async with runtime(db, agent) as rt:
         done = await rt.compact_session(session, keep=1, by="lee")
         assert done.offered == ("friend",)
@@ -297,9 +297,9 @@ async def test_what_a_fork_drops_of_the_session_that_it_goes_on_from_is_offered_
 
 async def test_what_somebody_compacts_by_hand_is_offered_and_not_told_to_anybody_else(db: str) -> None:
     listener = Listener()
-    async with runtime(db, forgetful()) as rt:
+    async with runtime(db, forgetful(budget=5_000)) as rt:
         await talk(rt, range(2))
-    agent = forgetful(requests_learned)
+    agent = forgetful(requests_learned, budget=5_000)
     async with runtime(db, agent, deliver=listener) as rt:
         seen = await rt.compact_session("s", keep=1, preview=True)
         assert seen.offered == ("friend",)

@@ -33,7 +33,7 @@ class App:
     clock: Clock | None = None
     rules: Mapping[str, Any] = field(default_factory=dict)  # policy, limits, and whatever else holds for its runs
 
-    def runtime(self, db: str | None) -> Runtime:
+    def runtime(self, db: str | Store | None) -> Runtime:
         """A runtime on the store that was named, else on the app's own."""
         return Runtime(
             db or self.store, agents=self.agents, time_zone=self.time_zone, deps=self.deps, clock=self.clock,

@@ -9,9 +9,12 @@ import typer
 
 from ondol import values
 from ondol.bodies import message_body, session_body
+from ondol.cli.bystander import bystander
 from ondol.cli.context import print_message
+from ondol.cli.loading import load
 from ondol.cli.output import Column, compact, when
 from ondol.cli.surface import After, By, Cli, Ids, Limit, noun, verb
+from ondol.compacting import Compaction
 from ondol.handles import Pin, Run, Session, SessionMessage
 from ondol.runtime import Runtime
 from ondol.showing import safe
@@ -129,11 +132,25 @@ async def compact_one(
     id: Annotated[str, typer.Argument(metavar="SESSION")],
     preview: Annotated[bool, typer.Option("--preview", help="Say what would become of it; change nothing.")] = False,
     keep: Annotated[int, typer.Option("--keep", metavar="N", min=0, help="Turns that stay word for word.")] = 3,
+    app: Annotated[
+        str | None, typer.Option("--app", metavar="APP:AGENT", help="Whose model writes the summary.")
+    ] = None,
+    model_free: Annotated[bool, typer.Option("--model-free", help="An excerpt; no model is asked.")] = False,
     by: By = None,
 ) -> None:
-    """Show models an excerpt in the place of a session's older turns. Its messages stay; a fork undoes it."""
-    async with cli.runtime() as rt:
-        done = await rt.compact_session(id, keep=keep, preview=preview, by=by)
+    """Show models a summary in the place of a session's older turns. Its messages stay; a fork undoes it.
+
+    With --app the agent's own model writes it, else it is an excerpt.
+    """
+    if app is None or model_free:
+        async with cli.runtime() as rt:
+            done = await rt.compact_session(id, keep=keep, preview=preview, model_free=True, by=by)
+    else:
+        loaded = load(app)
+        if loaded.store is not None:
+            cli.works_on(loaded.store)
+        async with loaded.runtime(bystander(cli.url)) as rt:
+            done = await rt.compact_session(id, keep=keep, preview=preview, agent=loaded.agent, by=by)
     if not cli.out.for_people:
         cli.out.bodies([(id, asdict(done))], one=True)
         return
@@ -143,12 +160,21 @@ async def compact_one(
     cli.out.fields([
         ("session", id), ("revision", done.revision), ("done", "no, this is a preview" if preview else "yes"),
         ("tokens", f"about {done.after} instead of {done.before}"), ("summarised", f"{done.first} to {done.last}"),
+        ("summary", _whose_summary(done, preview)),
         ("kept", f"{done.kept} messages as they are, {done.pins} pins"),
         ("offered to", f"the memory of {', '.join(done.offered)}" if done.offered else None),
     ])  # fmt: skip
     cli.out.line()
     for line in done.summary.splitlines():
         cli.out.line(f"  {safe(line)}")
+
+
+def _whose_summary(done: Compaction, preview: bool) -> str:
+    if preview and done.by:
+        return f"by the model {done.by}; until it is asked, an excerpt:"
+    if done.refused:
+        return f"an excerpt (the model's was refused: {done.refused})"
+    return f"by the model {done.by}" if done.by else "an excerpt"
 
 
 @verb(app, "rm")

@@ -67,7 +67,7 @@ from ondol.transactions.outbox import (
     list_outbox,
     not_delivered,
 )
-from ondol.transactions.pieces import Blocking, Claim, Steer, blocking, checked_body, run_row, steers_in
+from ondol.transactions.pieces import Blocking, Claim, Seen, Steer, blocking, checked_body, run_row, steers_in
 from ondol.transactions.remembering import (
     Changes,
     NewFact,
@@ -123,6 +123,7 @@ __all__ = [
     "Questioning",
     "Row",
     "Scope",
+    "Seen",
     "Space",
     "Statement",
     "Steer",

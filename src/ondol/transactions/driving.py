@@ -12,6 +12,7 @@ from ondol.transactions import outbox
 from ondol.transactions.ending import Ended
 from ondol.transactions.pieces import (
     Claim,
+    Seen,
     Steer,
     append_entries,
     ask_row,
@@ -463,7 +464,7 @@ def commit(
     told: Iterable[Sequence[str]],
     step: int,
     last: bool,
-    seen: str | None = None,
+    seen: Seen | None = None,
     memory: Changes | None = None,
     pins: str | None = None,
     tell: bool = False,

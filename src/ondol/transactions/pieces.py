@@ -140,11 +140,19 @@ def blocking(run: RunRow) -> Tx[Blocking | None]:
     return Blocking(ahead, state, tuple(AskRow(*a) for a in asks))
 
 
-def seen_rows(tenant: str, session: str, seen: str, made: int) -> list[Statement]:
+class Seen(NamedTuple):
+    """What models are shown of a session from now on, as it is stored. ``less``: it is less than before."""
+
+    text: str
+    less: bool
+
+
+def seen_rows(tenant: str, session: str, seen: Seen, made: int) -> list[Statement]:
     """What models are shown of a session from now on; it has ``made`` messages."""
     of_session = {"tenant": tenant, "session": session}
-    kept = {"seen": seen, "seen_sum": journal.content_checksum(SessionRow.what_is_seen(session), seen)}
-    return [("session.see", of_session | kept), ("compaction.insert", of_session | kept | {"made": made})]
+    kept = {"seen": seen.text, "seen_sum": journal.content_checksum(SessionRow.what_is_seen(session), seen.text)}
+    rows: list[Statement] = [("session.see", of_session | kept)]
+    return [*rows, ("compaction.insert", of_session | kept | {"made": made})] if seen.less else rows
 
 
 def pins_row(tenant: str, session: str, pins: str) -> Statement:

@@ -9,7 +9,7 @@ from ondol.errors import NotFound, RevisionConflict, SessionBusy
 from ondol.records import SessionRow
 from ondol.transactions.indexing import forget_session
 from ondol.transactions.outbox import Dropped, offer
-from ondol.transactions.pieces import act_row, pins_row, seen_rows
+from ondol.transactions.pieces import Seen, act_row, pins_row, seen_rows
 from ondol.transactions.statements import Statement, Tx
 
 
@@ -104,7 +104,7 @@ def compact_session(
     for turns in dropped:
         yield from offer(tenant, session, at, turns)
     act = act_row(tenant, at, by, door, "session.compact", session)
-    writes = [*seen_rows(tenant, session, seen, found.next_message), act]
+    writes = [*seen_rows(tenant, session, Seen(seen, less=True), found.next_message), act]
     return (yield from _raised(tenant, session, at, writes))
 
 
