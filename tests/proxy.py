@@ -71,7 +71,11 @@ class Proxy:
             to_client.transport.abort()
             self.refused.set()
             return
-        from_server, to_server = await asyncio.open_connection("127.0.0.1", self.to)
+        try:
+            from_server, to_server = await asyncio.open_connection("127.0.0.1", self.to)
+        except OSError:  # there is nobody
+            to_client.transport.abort()
+            return
         pair = (to_client, to_server)
         self._pairs.add(pair)
         ways = self._up(from_client, pair), self._down(from_server, pair)
@@ -87,32 +91,36 @@ class Proxy:
         self, from_client: asyncio.StreamReader, pair: tuple[asyncio.StreamWriter, asyncio.StreamWriter]
     ) -> None:
         to_client, to_server = pair
-        while data := await from_client.read(1 << 16):
-            if _COMMIT in data and self.cut in ("before", "delayed"):
-                cut = self._cuts_now()
-                to_client.transport.abort()
-                if cut == "delayed":
-                    await asyncio.sleep(self.delay)
-                    to_server.write(data)
-                    await asyncio.sleep(0.05)  # until the server has read it
-                break
-            to_server.write(data)
-            await to_server.drain()
-        to_server.transport.abort()
+        try:
+            while data := await from_client.read(1 << 16):
+                if _COMMIT in data and self.cut in ("before", "delayed"):
+                    cut = self._cuts_now()
+                    to_client.transport.abort()
+                    if cut == "delayed":
+                        await asyncio.sleep(self.delay)
+                        to_server.write(data)
+                        await asyncio.sleep(0.05)  # until the server has read it
+                    break
+                to_server.write(data)
+                await to_server.drain()
+        finally:  # also where one end is reset
+            to_server.transport.abort()
 
     async def _down(
         self, from_server: asyncio.StreamReader, pair: tuple[asyncio.StreamWriter, asyncio.StreamWriter]
     ) -> None:
         to_client, to_server = pair
-        while data := await from_server.read(1 << 16):
-            if _COMMIT in data and self.cut == "after":
-                self._cuts_now()
-                self._abort(to_client, to_server)
-                return
-            if not to_client.transport.is_closing():
-                to_client.write(data)
-                await to_client.drain()
-        to_client.transport.abort()
+        try:
+            while data := await from_server.read(1 << 16):
+                if _COMMIT in data and self.cut == "after":
+                    self._cuts_now()
+                    to_server.transport.abort()
+                    return
+                if not to_client.transport.is_closing():
+                    to_client.write(data)
+                    await to_client.drain()
+        finally:
+            to_client.transport.abort()
 
     def _cuts_now(self) -> Cut | None:
         cut, self.cut = self.cut, None

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import kit
+import pytest
 from kit import Conversation, Outside, app, conversation, holds_in_all_cases, until
 
 from ondol import Agent, Context, ModelRequest, Runtime, tool
@@ -92,6 +93,7 @@ async def test_c11_a_second_live_process_takes_over_and_only_when_the_first_is_g
     await downstream.release()
 
 
+@pytest.mark.both_stores
 async def test_c11_a_process_that_is_asked_to_end_gives_its_runs_back(db: str, downstream: Downstream) -> None:
     await downstream.hold("before")
     async with app(__file__, db, downstream) as child:

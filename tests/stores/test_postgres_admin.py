@@ -56,6 +56,7 @@ async def test_what_cannot_be_opened_says_why_and_what_to_do(empty: str, postgre
         await opens(f"{empty}?options=-cdefault_transaction_read_only%3Don")
     with pytest.raises(InvalidInput, match="this names no store"):
         PostgresStore("postgresql://localhost/x?nonsense=1")
+    assert Place.of("postgresql://a:secret@db1:5432,db2:5433/x").name == "postgresql://db1:5432,db2:5433/x"
     with pytest.raises(InvalidInput, match="say a name of small letters"):
         PostgresStore("postgresql://localhost/x?schema=A;DROP")
 

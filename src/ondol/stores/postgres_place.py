@@ -69,7 +69,9 @@ class Place:
             raise InvalidInput(
                 f"this names no store: {str(error).strip()}: say postgresql://USER@HOST/DATABASE"
             ) from error
-        where = f"{parsed.get('host', 'localhost')}{':' + str(parsed['port']) if 'port' in parsed else ''}"
+        hosts, ports = (str(parsed.get(name, "")).split(",") for name in ("host", "port"))
+        ports = ports * len(hosts) if len(ports) == 1 else ports
+        where = ",".join(f"{h or 'localhost'}{p and ':'}{p}" for h, p in zip(hosts, ports, strict=False))
         schema = own.get("schema", "ondol")
         if not _SCHEMA.fullmatch(schema):
             raise InvalidInput(f"schema={schema!r} is not possible: say a name of small letters, digits and _")
@@ -100,9 +102,10 @@ class Place:
             version, standby, read_only = connection.execute(_KIND).fetchone() or (0, False, False)
             if version < OLDEST_SERVER:
                 raise StoreError(f"{self.name} is too old: PostgreSQL {OLDEST_SERVER // 10000} or newer is needed")
-            if standby or read_only:
-                what = "a standby" if standby else "read-only"
-                raise StoreError(f"{self.name} is {what}: name the primary, or all hosts (HOST1,HOST2)")
+            if standby:  # perhaps it is about to take over
+                raise StoreBusy(f"{self.name} is a standby: {_NAME}, or promote it")
+            if read_only:
+                raise StoreError(f"{self.name} is read-only: {_NAME}")
         except BaseException as error:  # it travels on, and the connection must not stay open
             connection.close()
             if isinstance(error, psycopg.Error):
@@ -171,6 +174,7 @@ class Connector:
             time.sleep(PAUSE)
 
 
+_NAME = "name the primary, or all hosts (HOST1,HOST2)"
 _SETTINGS = """
 SELECT set_config('lock_timeout', %s, false), set_config('idle_in_transaction_session_timeout', %s, false),
   set_config('statement_timeout', '0', false), set_config('jit', 'off', false),
