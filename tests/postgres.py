@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import shutil
+import signal
 import socket
 import stat
 import subprocess
 import tempfile
+import time
 import warnings
 from pathlib import Path
 
@@ -46,6 +49,7 @@ class Server:
 
     def __init__(self, folder: Path | None = None, **settings: str) -> None:
         self.folder = folder or Path(tempfile.mkdtemp(prefix="ondol-postgres-"))
+        self.folder.mkdir(exist_ok=True)
         self.data = self.folder / "data"
         self.settings = {**_ALWAYS, **settings}
         with socket.socket() as free:
@@ -76,6 +80,24 @@ class Server:
     def init(self) -> Server:
         options = ["--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync", "-U", "postgres"]
         self.run("initdb", "-D", str(self.data), *options)
+        return self._guarded()
+
+    def standby(self) -> Server:
+        """Another server, started, that follows this one (``wal_level=replica``). Commits here wait for it from now on.
+
+        Its end is its own: ``remove`` both.
+        """
+        other = Server(self.folder / "standby", **self.settings)
+        source = ["-h", "127.0.0.1", "-p", str(self.port), "-U", "postgres"]
+        other.run("pg_basebackup", "-D", str(other.data), *source, "-R", "-X", "stream", "-c", "fast", "--no-sync")
+        other._guarded().start()
+        for sql in ("ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()"):
+            self.execute(sql)
+        while self.execute("SELECT sync_state FROM pg_stat_replication") != [("sync",)]:
+            time.sleep(0.01)
+        return other
+
+    def _guarded(self) -> Server:
         self._guard = subprocess.Popen(
             ["sh", "-c", _GUARD, "guard", str(os.getpid()), str(self.folder)], start_new_session=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -92,10 +114,46 @@ class Server:
         """``fast``: a clean end. ``immediate``: as if its machine had lost power, but for what the disk holds back."""
         self.run("pg_ctl", "stop", "-w", "-D", str(self.data), "-m", mode)
 
+    def kill(self) -> None:
+        """All of its processes at once, as when its machine is gone."""
+        postmaster = self.postmaster()
+        os.kill(postmaster, signal.SIGSTOP)  # it makes no others meanwhile
+        own = [*_children(postmaster), postmaster]
+        for pid in own:
+            os.kill(pid, signal.SIGKILL)
+        while any(_is_there(pid) for pid in own):
+            time.sleep(0.01)
+        left = self.data / "postmaster.pid"  # while it is there, a start waits until somebody has noticed the end
+        _, memory = left.read_text().splitlines()[6].split()
+        left.unlink()
+        subprocess.run(["ipcrm", "-m", memory], check=True)
+
+    def kill_one(self, database: str) -> None:
+        """One that serves a client of this database. The server then ends all others, and recovers by itself."""
+        oldest = "SELECT pid FROM pg_stat_activity WHERE datname = %s ORDER BY backend_start LIMIT 1"
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            for (pid,) in connection.execute(oldest, [database]).fetchall():
+                os.kill(pid, signal.SIGKILL)
+                while connection.info.status == psycopg.pq.ConnStatus.OK:
+                    with contextlib.suppress(psycopg.OperationalError):
+                        connection.execute("SELECT 1")
+        while True:
+            with contextlib.suppress(psycopg.OperationalError):
+                self.execute("SELECT 1")
+                return
+
+    def promote(self) -> None:
+        """A standby follows nobody any more, and can be written."""
+        self.run("pg_ctl", "promote", "-w", "-D", str(self.data))
+
+    def postmaster(self) -> int:
+        return int((self.data / "postmaster.pid").read_text().split("\n", 1)[0])
+
     def remove(self) -> None:
         self._guard.kill()
         self._guard.wait()
-        self.stop("immediate")
+        if (self.data / "postmaster.pid").exists() and _is_there(self.postmaster()):
+            self.stop("immediate")
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def url(self, database: str = "postgres") -> str:
@@ -121,3 +179,21 @@ class Server:
     def drop(self, url: str) -> None:
         """The database goes, and whoever is connected to it is cut off."""
         self.execute(f"DROP DATABASE {url.rpartition('/')[2]} WITH (FORCE)")
+
+
+def _children(pid: int) -> list[int]:
+    """The processes that this one has started, and has not waited for."""
+    parents = ((int(p.parent.name), _stat(p)) for p in Path("/proc").glob("[0-9]*/stat"))
+    return [child for child, said in parents if said[1:2] == [str(pid)]]
+
+
+def _is_there(pid: int) -> bool:
+    return _stat(Path(f"/proc/{pid}/stat"))[:1] not in ([], ["Z"])
+
+
+def _stat(file: Path) -> list[str]:
+    """State, parent and what follows; nothing of a process that is gone."""
+    try:
+        return file.read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import behind
 import psycopg
 import pytest
 from postgres import Server
@@ -143,6 +144,21 @@ async def test_an_operation_whose_acceptance_was_cut_off_is_one_run(
                 result = await rt.run(agent, "hi", session=f"s{n}", operation_id=f"op{n}")
                 assert result.text == "hello"
         assert len(await rt.runs()) == 3
+
+
+async def test_who_closes_just_after_its_server_was_away_leaves_no_lease(
+    new_database: Callable[[], str], proxy: Proxy
+) -> None:
+    direct = new_database()
+    async with opened(proxy.url(direct)) as store:
+        assert await store.drives("owner", [])
+        assert store._listener is not None
+        proxy.down = True
+        proxy.cut_all()
+        while store._listener._connection is not None:  # noqa: ASYNC110 - a thread tells nobody
+            await asyncio.sleep(0)
+        proxy.down = False
+    assert behind.execute(direct, "SELECT id FROM owners") == []
 
 
 @pytest.mark.parametrize("does", ["reads", "writes"])

@@ -105,11 +105,13 @@ class Listener:
                 self._disconnect()
                 self._wait([], _AGAIN)
         try:
-            if self.owner is not None and self._connection is not None:
-                self._run("owner.forget", owner=self.owner)
-            if self._connection is not None and self._unsaid:
-                self._connection.execute("NOTIFY ondol")
-        except psycopg.Error as error:  # the lease ends by itself
+            if self.owner is not None or self._unsaid:
+                connection = self._connection or self._connect()  # it may just have been lost
+                if self.owner is not None:
+                    self._run("owner.forget", owner=self.owner)
+                if self._unsaid:
+                    connection.execute("NOTIFY ondol")
+        except (psycopg.Error, StoreError) as error:  # the lease ends by itself
             log.debug("%s", error)
         self._disconnect()
 
