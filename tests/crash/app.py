@@ -17,6 +17,7 @@ import signal
 import sys
 import threading
 import traceback
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ import apsw
 from crash import load
 from crash.scenarios import NAMED, World, first_life, second_life, take_up
 from ondol import Runtime
-from ondol.clock import Clock
+from ondol.clock import Clock, SystemClock
 from ondol.runtime import open_store
 from ondol.stores.postgres_wire import Wire
 from ondol.testing import FaultPlan, FaultyStore, ManualClock
@@ -36,9 +37,9 @@ from ondol.transactions import Row
 class KillingDisk(apsw.VFS):
     """SQLite's own files; once told to, it kills this process before the ``nth`` change of one of them."""
 
-    def __init__(self, nth: int) -> None:
+    def __init__(self, nth: int, signal: int) -> None:
         super().__init__("killing-disk", "unix", makedefault=True)
-        self.left, self.counting = nth, False
+        self.left, self.counting, self.signal = nth, False, signal
 
     def hit(self) -> None:
         self.counting = True
@@ -48,8 +49,8 @@ class KillingDisk(apsw.VFS):
 
     def change(self) -> None:
         self.left -= self.counting
-        if self.counting and self.left <= 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if self.counting and self.left == 0:
+            os.kill(os.getpid(), self.signal)
 
     def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:
         return _File(self, name, flags)
@@ -79,8 +80,8 @@ class KillingLine:
     sent and nothing of the answer was read.
     """
 
-    def __init__(self, nth: int) -> None:
-        self.left, self.counting = nth, False
+    def __init__(self, nth: int, signal: int) -> None:
+        self.left, self.counting, self.signal = nth, False, signal
         receive, flush = Wire.receive, Wire._flush
 
         def asked(wire: Wire) -> list[list[Row]]:
@@ -102,8 +103,24 @@ class KillingLine:
     def instant(self) -> None:
         if self.counting and threading.current_thread().name.startswith("ondol-writer"):
             self.left -= 1
-            if self.left <= 0:
-                os.kill(os.getpid(), signal.SIGKILL)
+            if self.left == 0:
+                os.kill(os.getpid(), self.signal)
+
+
+@dataclass(frozen=True)
+class SleptClock(SystemClock):
+    """The machine's clock, for a process that stands still: for so many seconds as the file says, once it is there."""
+
+    file: Path
+
+    def _slept(self) -> float:
+        return float(self.file.read_text()) if self.file.exists() else 0.0
+
+    def now(self) -> datetime:
+        return super().now() + timedelta(seconds=self._slept())
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self._slept()
 
 
 async def live(order: dict[str, Any]) -> None:
@@ -118,9 +135,11 @@ async def live(order: dict[str, Any]) -> None:
     scenario = NAMED[order["scenario"]]
     if order.get("inside"):
         point, nth = order["inside"]
-        plan.at(point, fault=KillingDisk(nth) if db.startswith("sqlite:///") else KillingLine(nth))
+        killing = KillingDisk if db.startswith("sqlite:///") else KillingLine
+        plan.at(point, fault=killing(nth, order.get("signal", signal.SIGKILL)))
+    own_clock = SleptClock(Path(order["slept"])) if "slept" in order else None
 
-    def runtime(clock: Clock | None = None) -> Runtime:
+    def runtime(clock: Clock | None = own_clock) -> Runtime:
         store = FaultyStore(open_store(db), plan)
         return Runtime(store, agents=[scenario.agent(world)], deps=world, clock=clock, deliver=world.listener)
 
@@ -147,7 +166,10 @@ def fork(order: dict[str, Any]) -> int:
             traceback.print_exc()
             os._exit(1)
         os._exit(0)
-    _, status = os.waitpid(child, 0)
+    _, status = os.waitpid(child, os.WUNTRACED)
+    while os.WIFSTOPPED(status):
+        print("stopped", flush=True)
+        _, status = os.waitpid(child, os.WUNTRACED)
     return os.waitstatus_to_exitcode(status)
 
 

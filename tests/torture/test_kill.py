@@ -93,6 +93,12 @@ class App:
         """The child's exit code, when it has one: -9 if it was killed."""
         return int(self._line())
 
+    def stopped(self) -> bool:
+        """True once the child stands still; False if it came to its end."""
+        line = self._line()
+        assert line in ("stopped", "0"), f"it ended with {line}"
+        return line == "stopped"
+
     def _line(self) -> str:
         return self._from.readline().rstrip()
 
