@@ -1131,9 +1131,16 @@ MUTANTS = (
     Mutant(
         "door: whoever started a run does not approve what it does",
         "http/service.py",
-        "if run.door == caller.door:",
+        "if caller.came_by(run.door):",
         "if False:",
         ("tests/http/test_access.py",),
+    ),
+    Mutant(
+        "door: nor through a page of the console",
+        "http/callers.py",
+        'door in (f"http:{self.token}", f"console:{self.token}")',
+        "door == self.door",
+        ("tests/http/console/test_forms.py",),
     ),
     Mutant(
         "door: an address for others needs a token",
@@ -1173,14 +1180,14 @@ MUTANTS = (
     Mutant(
         "door: a refusal before a page is a page to a browser",
         "http/requests.py",
-        'return not of_programs and "text/html" in _accepted(request)',
+        'return is_page(place(request)) and "text/html" in _accepted(request)',
         "return False",
         ("tests/http/test_failing.py",),
     ),
     Mutant(
         "door: the API says what is wrong in one form",
         "http/requests.py",
-        'return not of_programs and "text/html" in _accepted(request)',
+        'return is_page(place(request)) and "text/html" in _accepted(request)',
         'return "text/html" in _accepted(request)',
         ("tests/http/test_failing.py",),
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from ondol.access import SCOPES, Scope, token_of
 from ondol.errors import Forbidden, NotFound, Unauthenticated
@@ -12,6 +13,7 @@ from ondol.handles import this_person
 from ondol.ids import DEFAULT_TENANT
 from ondol.runtime import Runtime
 
+Way: TypeAlias = Literal["http", "console"]
 COOKIE = "ondol_token"  # a browser's way to send its token
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 
@@ -19,18 +21,23 @@ _FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
     """Whoever sent a request. With a ``user`` it sees and does only what is that user's; ``token`` is the id of the
-    token that came with it, if one did."""
+    token that came with it, if one did; ``way``, whether through a page of the console."""
 
     tenant: str
     user: str | None
     scopes: frozenset[Scope]
     name: str
     token: str | None
+    way: Way
 
     @property
     def door(self) -> str:
         """How the journal calls this way in."""
-        return "http" if self.token is None else f"http:{self.token}"
+        return self.way if self.token is None else f"{self.way}:{self.token}"
+
+    def came_by(self, door: str) -> bool:
+        """Did the token of this caller come by that door, whichever way?"""
+        return self.token is not None and door in (f"http:{self.token}", f"console:{self.token}")
 
     @property
     def is_admin(self) -> bool:
@@ -64,23 +71,27 @@ class Caller:
 
 
 #: Somebody on this machine, where the server was started so that they need no token.
-def local() -> Caller:
-    return Caller(tenant=DEFAULT_TENANT, user=None, scopes=SCOPES, name=this_person(), token=None)
+def local(way: Way) -> Caller:
+    return Caller(tenant=DEFAULT_TENANT, user=None, scopes=SCOPES, name=this_person(), token=None, way=way)
 
 
-async def caller_of(rt: Runtime, headers: Mapping[str, str], client: str | None, *, needs_token: bool) -> Caller:
+async def caller_of(
+    rt: Runtime, headers: Mapping[str, str], client: str | None, *, needs_token: bool, way: Way
+) -> Caller:
     """Who sent a request with these headers (names in lower case) from this address. Raises Unauthenticated."""
     secret = _bearer(headers.get("authorization")) or _cookie(headers.get("cookie", ""))
     if secret is not None:
         token = await token_of(rt, secret)
         if token is None:
             raise Unauthenticated("the token is not known, was revoked, or has expired: 'ondol tokens' lists them")
-        return Caller(tenant=token.tenant, user=token.user, scopes=token.scopes, name=token.name, token=token.id)
+        return Caller(
+            tenant=token.tenant, user=token.user, scopes=token.scopes, name=token.name, token=token.id, way=way
+        )
     if needs_token:
         raise Unauthenticated("no token came with the request: send 'Authorization: Bearer TOKEN'")
     if not is_loopback(client) or any(name in headers for name in _FORWARDED):
         raise Unauthenticated("without a token only this machine is served: send 'Authorization: Bearer TOKEN'")
-    return local()
+    return local(way)
 
 
 def is_loopback(host: str | None) -> bool:

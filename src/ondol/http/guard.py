@@ -32,7 +32,7 @@ from ondol.errors import (
 )
 from ondol.http.callers import caller_of, is_loopback
 from ondol.http.drain import Drain
-from ondol.http.requests import path_with_slashes, place
+from ondol.http.requests import is_page, path_with_slashes, place
 from ondol.runtime import THROUGH, Runtime
 
 Failed: TypeAlias = Callable[[Request, OndolError, int | None], Awaitable[Response]]
@@ -133,7 +133,7 @@ class Guard:
             try:
                 scope["state"]["caller"] = await caller_of(
                     self.runtime, _lower(request), request.client.host if request.client else None,
-                    needs_token=self.admission.needs_token,
+                    needs_token=self.admission.needs_token, way="console" if is_page(path) else "http",
                 )  # fmt: skip
             except Unauthenticated as refused:
                 if path.startswith("/v1/") or path == "/metrics":
@@ -202,8 +202,7 @@ class _Body:
         self.is_read = False
         self._deadline = asyncio.get_running_loop().time() + self._limits.body_time
         media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        is_page = not path.startswith("/v1/")
-        if media not in (_JSON, _FORM) and not (is_page and media == _URLENCODED):
+        if media not in (_JSON, _FORM) and not (is_page(path) and media == _URLENCODED):
             raise UnsupportedMedia(f"a body of type {media or 'nothing'!r} is not taken: send {_JSON}")
         self._limit = self._limits.upload if media == _FORM else self._limits.body
         if int(length or 0) > self._limit:

@@ -169,9 +169,12 @@ def wants_events(request: Request) -> bool:
 
 def wants_page(request: Request) -> bool:
     """Is it a person's browser that asks, for something that is not of the API?"""
-    path = place(request)
-    of_programs = path.startswith("/v1/") or path in ("/healthz", "/readyz", "/metrics", "/openapi.json")
-    return not of_programs and "text/html" in _accepted(request)
+    return is_page(place(request)) and "text/html" in _accepted(request)
+
+
+def is_page(path: str) -> bool:
+    """Is it of the console, and not of the API or for what watches over the process?"""
+    return not path.startswith("/v1/") and path not in ("/healthz", "/readyz", "/metrics", "/openapi.json")
 
 
 def _accepted(request: Request) -> list[str]:

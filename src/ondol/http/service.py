@@ -325,7 +325,7 @@ class Service:
         if caller.token is None or caller.is_admin or word.kind not in ("approve", "happened", "not_happened"):
             return
         run = await self.rt.get_run(ask.run, tenant=caller.tenant)
-        if run.door == caller.door:
+        if caller.came_by(run.door):
             raise Forbidden(f"run {run.id} was started with this token, which cannot approve what it does: use another")
 
     async def effect(self, caller: Caller, effect: str) -> Effect:

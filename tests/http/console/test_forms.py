@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 from house import House, house, visitor
-from kit import until
+from kit import until, waits
 
-from ondol import Agent, ContextPolicy, Runtime
+from ondol import Agent, ContextPolicy, Runtime, access
 from ondol.handles import Ask
+from ondol.http.guard import Admission
 from ondol.testing import ScriptedModel
 
 
@@ -107,8 +108,34 @@ async def test_approve(h: House) -> None:
     run = await h.rt.get_run(ask.run)
     assert (await run.result()).text == "done"
     page = await h.page(f"/asks/{ask.id}")
-    assert "approve by lee through http" in page.text
+    assert "approve by lee through console" in page.text
+    assert (run.door, (await h.rt.audit())[0].door) == ("python", "console")
     assert page.all("button", value="approve") == []
+
+
+async def test_what_is_done_on_a_page_says_so_with_the_token_that_did_it(db: str) -> None:
+    """A token does not approve through a page what it started through the API, nor the other way round."""
+    async with house(db, Admission(needs_token=True)) as h:
+        made, secret = await access.create_token(h.rt, "laptop", ["run", "read", "answer"])
+        other, others = await access.create_token(h.rt, "desk", ["read", "answer"])
+        mine, theirs = ({"authorization": f"Bearer {s}"} for s in (secret, others))
+        sent = {"agent": "support", "input": "pay", "session": "api"}
+        await h.client.post("/v1/runs", json=sent, headers=mine)
+        sent = {"agent": "support", "text": "pay", "session": "page", "key": "k"}
+        await h.client.post("/session/send", data=sent, headers=mine)
+        runs = {r.session: r for r in await h.rt.runs()}
+        assert {s: r.door for s, r in runs.items()} == {"api": f"http:{made.id}", "page": f"console:{made.id}"}
+        for run in runs.values():
+            (ask,) = await waits(run)
+            word = {"decision": "approve", "seen": ask.arguments_hash}
+            refused = await h.client.post(f"/asks/{ask.id}", data=word, headers=mine)
+            assert (refused.status_code, "cannot approve" in refused.text) == (403, True)
+            match = mine | {"if-match": f'"{ask.arguments_hash}"'}
+            refused = await h.client.post(f"/v1/asks/{ask.id}/decision", json={"decision": "approve"}, headers=match)
+            assert refused.status_code == 403
+            taken = await h.client.post(f"/asks/{ask.id}", data=word, headers=theirs)
+            assert taken.status_code == 303
+            assert (await h.rt.get_ask(ask.id)).door == f"console:{other.id}"
 
 
 async def test_deny_with_a_reason(h: House) -> None:
@@ -184,7 +211,7 @@ async def test_an_unknown_effect_is_settled_by_what_somebody_saw(h: House) -> No
     assert (await run.result()).text == "told"
     effect = await h.page(f"/effects/{ask.effect}")
     assert "succeeded" in effect.text
-    assert "happened by lee through http" in effect.text
+    assert "happened by lee through console" in effect.text
     late = await h.post(where, 409, outcome="not_happened", evidence="it is not there", by="kim")
     assert "already decided" in late.text
     (act,) = [a for a in await h.rt.audit() if "happened" in a.act]
