@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from ondol import ids, values, watching
 from ondol.agent import Agent
+from ondol.compacting import Compaction
 from ondol.errors import (
     CannotGoOn,
     Forbidden,
@@ -273,6 +274,11 @@ class Service:
         found = await self.session(caller, session)
         place = await watching.session_place(self.rt._read, found.tenant, found.id, after)
         return self.rt._watch_session(found.tenant, found.id, place, self.heartbeat)
+
+    async def preview_of_compaction(self, caller: Caller, session: str, keep: int) -> Compaction:
+        """What would become of a session if it was compacted now. Nothing is changed."""
+        found = await self.session(caller, session)
+        return await self.rt.compact_session(session, keep=keep, preview=True, tenant=found.tenant)
 
     async def messages(self, caller: Caller, session: str, *, after: int = -1, limit: int = 50) -> Page:
         found = await self.session(caller, session)

@@ -319,3 +319,21 @@ def test_the_console_knows_each_state() -> None:
         assert shown.look(state).word == state
     script = (resources.files("ondol.http.console") / "static" / "console.js").read_text()
     assert [kind for kind in KINDS if f'"{kind}"' not in script] == []
+
+
+async def test_what_a_compaction_would_leave_is_seen_before_it_is_done(at_home: House) -> None:
+    for n in range(3):
+        run = await at_home.rests(f"say {n} <b>at length</b> " + "and on " * 40, "hello", session="kim")
+    before = (await at_home.rt.get_session("kim")).revision
+    first = await at_home.page(f"/runs/{run.id}/context")
+    assert "sessions compact kim --preview --keep 3" in first.text
+    assert first.fields(f"/runs/{run.id}/context#preview") == {"step": "1"}
+    page = await at_home.page(f"/runs/{run.id}/context?step=1&keep=1")
+    told = await at_home.rt.compact_session("kim", keep=1, preview=True)
+    assert f"{told.first} to {told.last}" in page.text
+    assert " ".join(told.summary.split()) in page.text
+    assert "<b>at length</b>" not in page.html
+    assert "sessions compact kim --preview --keep 1" in page.text
+    assert "there is nothing to compact" in (await at_home.page(f"/runs/{run.id}/context?keep=3")).text
+    await at_home.page(f"/runs/{run.id}/context?keep=no", 422)
+    assert (await at_home.rt.get_session("kim")).revision == before  # looking changes nothing

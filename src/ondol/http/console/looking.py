@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from ondol import checkup, clock, usage
@@ -127,9 +127,14 @@ def _add_run(router: APIRouter, looks: Looks) -> None:
         )  # fmt: skip
 
     @router.get("/runs/{run}/context")
-    async def context(request: Request, run: str, step: int | None = None) -> Response:
+    async def context(
+        request: Request, run: str, step: int | None = None,
+        keep: Annotated[int | None, Query(ge=0, le=1000)] = None,
+    ) -> Response:  # fmt: skip
+        """With ``keep``, also what would become of its session if all but so many turns were compacted now."""
         caller = caller_in(request)
         found = await service.run(caller, run)
+        preview = None if keep is None else await service.preview_of_compaction(caller, found.session, keep)
         events = await chat.recorded(service.rt, found)
         steps = sorted({e.data["step"] for e in events if e.type == "context.built"})
         try:
@@ -142,7 +147,8 @@ def _add_run(router: APIRouter, looks: Looks) -> None:
         less = [m for m in seen.before if m not in seen.messages] if seen is not None and seen.before else []
         return await looks.page(
             request, "context.html", tab="context", seen=seen, steps=steps, parts=parts,
-            shown_tokens=share.total(parts), less=less, **await _about(looks, caller, found),
+            shown_tokens=share.total(parts), less=less, keep=keep, preview=preview,
+            **await _about(looks, caller, found),
         )  # fmt: skip
 
     @router.get("/runs/{run}/effects")
