@@ -73,7 +73,8 @@ async def test_a_token_counts_until_it_expires(db: str) -> None:
 
 
 BODIES = {"runs": {"agent": "hello", "input": "hi"}, "fork": {"at_step": 1}, "decision": {"decision": "deny"},
-          "resolution": {"outcome": "give_up"}}  # fmt: skip
+          "resolution": {"outcome": "give_up"}, "{agent}": {"fact": "likes tea"},
+          "{fact}": {"fact": "likes tea"}}  # fmt: skip
 
 
 async def test_a_token_does_what_its_scopes_say(http: Door) -> None:
