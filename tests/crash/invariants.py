@@ -7,6 +7,7 @@ look from outside: plain SQL for the rows, and the public rules (``journal.fold`
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -50,6 +51,7 @@ class Written:
     erased_keys: frozenset[str]  # of their effects
     faults: Sequence[Any]  # what the database finds wrong with itself
     _folded: dict[str, journal.State] = field(default_factory=dict, compare=False, repr=False)
+    _raised: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
 
     def entries(self, run: str) -> list[events.Entry]:
         return [entry for batch in self.batches[run] for entry in batch.entries]
@@ -59,20 +61,48 @@ class Written:
             self._folded[run] = journal.fold(self.batches[run])
         return self._folded[run]
 
+    def raised(self, run: str) -> int:
+        """How often this run has raised its session's revision: T6, T7 that wakes, T8, T9 with something to tell."""
+        if run not in self._raised:
+            self._raised[run] = _raises(self.entries(run))
+        return self._raised[run]
+
+    def knows(self, before: Written) -> None:
+        """What is derived of the journals that have not grown since then."""
+        for run in self.batches.keys() & before.batches.keys():
+            if self.batches[run] == before.batches[run]:
+                if run in before._folded:
+                    self._folded[run] = before._folded[run]
+                if run in before._raised:
+                    self._raised[run] = before._raised[run]
+
     def effects_of(self, run: str) -> list[EffectRow]:
         return [e for e in self.effects if e.run == run]
 
 
-def written(store: str | behind.Look) -> Written:
-    """Read the store of a URL as it is. Checksums are looked at on the way (N7): a wrong one raises StoreCorrupt."""
+def written(store: str | behind.Look, *, sound: bool = True) -> Written:
+    """Read the store of a URL as it is. Checksums are looked at on the way (N7): a wrong one raises StoreCorrupt.
+
+    Without ``sound`` the database is not asked to look through itself, which takes its time.
+    """
     if isinstance(store, behind.Look):
         with store.at_one_instant():
-            return _written(store)
+            return _written(store, sound)
     with closing(behind.Look(store)) as look, look.at_one_instant():
-        return _written(look)
+        return _written(look, sound)
 
 
-def _written(look: behind.Look) -> Written:
+_batch = functools.lru_cache(maxsize=10_000)(journal.loads)  # what is looked at after every step is read once
+
+
+@functools.lru_cache(maxsize=10_000)
+def _message(run: str, ordinal: int, stored: bytes, total: int) -> str:
+    body = messages.unpack(stored)
+    journal.check_message(run, ordinal, body, total)
+    return body
+
+
+def _written(look: behind.Look, sound: bool) -> Written:
     def rows(table: str, kind: type[T], order: str) -> list[T]:
         return [kind(*r) for r in look.rows(f"SELECT {columns(kind)} FROM {table} ORDER BY {order}")]
 
@@ -82,13 +112,11 @@ def _written(look: behind.Look) -> Written:
     effect_rows = rows("effects", EffectRow, "run, ordinal")
     batches: dict[str, list[journal.Batch]] = {run: [] for run in runs}
     for run, n, *stored in look.rows("SELECT run, n, seq, fence, at, v, body, sum FROM entries ORDER BY run, seq"):
-        batch = journal.loads(run, *stored)
+        batch = _batch(run, *stored)
         assert len(batch.entries) == n, f"run {run}: the row at {batch.seq} holds {len(batch.entries)}, not {n}"
         batches[run].append(batch)
-    bodies: dict[tuple[str, int], str] = {}
-    for run, ordinal, body, total in look.rows("SELECT run, ordinal, body, sum FROM messages ORDER BY run, ordinal"):
-        bodies[run, ordinal] = messages.unpack(body)
-        journal.check_message(run, ordinal, bodies[run, ordinal], total)
+    found = look.rows("SELECT run, ordinal, body, sum FROM messages ORDER BY run, ordinal")
+    bodies: dict[tuple[str, int], str] = {(run, n): _message(run, n, body, total) for run, n, body, total in found}
     return Written(
         runs=runs,
         batches=batches,
@@ -104,7 +132,7 @@ def _written(look: behind.Look) -> Written:
         erased=erased,
         erased_keys=frozenset(e.key for e in effect_rows if e.run in erased),
         restored=bool(look.rows("SELECT 1 FROM meta WHERE key = 'generation'")),
-        faults=look.faults(),
+        faults=look.faults() if sound else (),
     )
 
 
@@ -319,13 +347,12 @@ def _has_tombstones(store: Written, session: SessionRow) -> bool:
 
 def _written_by_hand(store: Written, session: SessionRow) -> int:
     """How often the session was written explicitly, if the revision moved as promised."""
-    return session.revision - sum(_raises(store, r.id) for r in _of_session(store, session))
+    return session.revision - sum(store.raised(r.id) for r in _of_session(store, session))
 
 
-def _raises(store: Written, run: str) -> int:
-    """How often this run has raised its session's revision: T6, T7 that wakes, T8, T9 with something to tell."""
+def _raises(entries: Iterable[events.Entry]) -> int:
     raised, wrote, status = 0, False, "queued"
-    for entry in store.entries(run):
+    for entry in entries:
         match entry:
             case events.RunWaiting() | events.SessionCommitted():
                 raised += 1

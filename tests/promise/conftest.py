@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -11,8 +10,8 @@ from promise.house import House
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
-    made = House(f"sqlite:///{tmp_path / 'ondol.db'}")
+def house(db: str) -> Iterator[House]:
+    made = House(db)
     yield made
-    if made.checked and made.file.exists():
+    if made.checked and made.exists():
         made.check()

@@ -503,6 +503,7 @@ async def test_b12_a_commit_in_doubt_is_read_back_and_the_model_is_never_asked_a
     assert len(house.asked()) == 1
 
 
+@pytest.mark.both_stores
 @pytest.mark.parametrize("write", ["note_down", "answer", "started", "outcome", "commit"])
 async def test_a_write_in_doubt_is_there_once_and_no_process_died_of_it(house: House, write: str) -> None:
     agent = house.agent(LETTER, "done")

@@ -8,6 +8,7 @@ moves, so that a look at the store shows what a process would leave that died th
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import random
 from collections.abc import Awaitable, Callable, Coroutine
@@ -28,6 +29,9 @@ T = TypeVar("T")
 
 #: A transaction: its name, its arguments by name, how it was refused.
 Saw = Callable[[str, dict[str, Any], BaseException | None], None]
+
+
+_signature = functools.lru_cache(maxsize=1_000)(inspect.signature)
 
 
 class Turns:
@@ -80,7 +84,7 @@ class Turns:
 
     async def write(self, tx: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
         async def work() -> T:
-            given = dict(inspect.signature(tx).bind(*args, **kwargs).arguments)
+            given = dict(_signature(tx).bind(*args, **kwargs).arguments)
             try:
                 result = await self.store.write(tx, *args, **kwargs)
             except (Exception, asyncio.CancelledError) as refused:  # whoever is cancelled may have written all the same

@@ -33,8 +33,9 @@ _CONNECTING = {
     "keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3", "tcp_user_timeout": "30000",
 }  # fmt: skip
 
+UNIQUE_VIOLATION = "23505"
 #: States after which the same transaction may succeed: a race with another one, which has committed by now.
-AGAIN = frozenset({"23505", "40001", "40P01"})
+AGAIN = frozenset({UNIQUE_VIOLATION, "40001", "40P01"})
 LOCK_TIMEOUT = "55P03"
 
 
@@ -135,6 +136,8 @@ class Place:
             return StoreFull(f"no space left for {self.name} ({said}): free some, then try again")
         if state == LOCK_TIMEOUT:
             return StoreBusy(f"another process keeps a row of {self.name} locked for too long ({said}): try again")
+        if state == UNIQUE_VIOLATION:  # no race, or it would have passed by now
+            return StoreFault(f"{self.name} holds what this would write once more ({said})")
         if state in AGAIN or state.startswith("53") or state == "57014":
             return StoreBusy(f"{self.name} is too busy ({said}): try again")
         if state.startswith("XX00") and state != "XX000":
