@@ -149,6 +149,21 @@ MUTANTS = (
         ("tests/promise/test_outbox.py",),
     ),
     Mutant(
+        "outbox: it is told before it is recorded as told",
+        "deliveries.py",
+        "                    await self.deliver(message_of(tenant, message))\n",
+        "                    await self.store.write(transactions.delivered, tenant, message, self._now())\n"
+        "                    await self.deliver(message_of(tenant, message))\n",
+        ("tests/torture/test_kill.py",),
+    ),
+    Mutant(
+        "PostgreSQL: what is there already is no race that passes",
+        "stores/postgres_place.py",
+        "        if state == UNIQUE_VIOLATION:",
+        "        if state is ...:",
+        ("tests/promise/test_boundaries.py",),
+    ),
+    Mutant(
         "outbox: what cannot be told is told again",
         "transactions/outbox.py",
         'state = "dead" if attempts >= ATTEMPTS else "pending"',

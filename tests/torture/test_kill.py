@@ -189,6 +189,16 @@ FAMILY = Family(
 )
 
 
+@pytest.mark.both_stores
+async def test_a_message_that_was_told_as_its_process_died_is_told_again_with_its_id(place: Place) -> None:
+    killed = await at_cell("B14, told and not recorded", "idempotent", place)
+    (message,) = invariants.written(killed.db).outbox.values()
+    assert message.state == "pending"
+    assert [line["message"] for line in killed.world.events("heard")] == [message.id]
+    await killed.is_taken_up()
+    assert [line["message"] for line in killed.world.events("heard")].count(message.id) == 2
+
+
 @on_stores(["point", "kind"], CELLS, EACH_POINT)
 async def test_a_kill_at_any_named_point_loses_nothing_and_repeats_nothing(point: str, kind: str, place: Place) -> None:
     await (await at_cell(point, kind, place)).is_taken_up()
