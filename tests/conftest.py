@@ -61,7 +61,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "store_kind" in metafunc.fixturenames and not own:
         both = metafunc.definition.get_closest_marker("both_stores") is not None
         chosen = metafunc.config.getoption("--store")
-        if metafunc.definition.get_closest_marker("one_driver") is not None:
+        if any(metafunc.definition.get_closest_marker(marker) for marker in ("one_driver", "file")):
             chosen = "sqlite"
         kinds = [chosen] if chosen else ["sqlite", "postgresql"] if both else ["sqlite"]
         metafunc.parametrize("store_kind", kinds, ids=kinds if both or chosen else [pytest.HIDDEN_PARAM])

@@ -12,7 +12,7 @@ import pytest
 
 from ondol import AlreadyDecided, Ask, AskClosed, Context, InvalidInput, NotFound, Run, StoreFull, tool, transactions
 from ondol.clock import to_micros
-from ondol.stores.sqlite import SqliteStore
+from ondol.runtime import open_store
 from ondol.testing import FaultPlan, barrier, call, raise_
 from ondol.transactions import Decision
 from promise.house import House, kinds, letter, look, rest, states, the_ask, wire
@@ -511,7 +511,7 @@ async def test_a_word_that_comes_after_the_time_is_refused_also_before_the_clock
     async with house.life(agent) as life:
         run, ask = await waiting(life, agent)
     house.clock.advance(hours=2)
-    store = SqliteStore(house.file)  # nobody drives: the clock has not decided
+    store = open_store(house.db)  # nobody drives: the clock has not decided
     await store.open(lambda: None)
     late = transactions.decide, "default", ask.id, Decision(kind=kind), "lee", "python", to_micros(house.clock.now())
     with pytest.raises(AlreadyDecided, match="expired"):

@@ -32,6 +32,7 @@ async def test_b00_k_a_request_that_arrives_as_the_process_dies_leaves_nothing(h
     assert not house.asked()
 
 
+@pytest.mark.file
 async def test_b00_k_an_upload_whose_operation_never_came_is_collected_after_a_day(house: House) -> None:
     agent = house.agent("done")
     async with house.life(agent, dies_at="accept.before") as life:

@@ -142,6 +142,7 @@ async def test_b13_z_after_t8_nothing_that_its_holder_still_wants_to_write_is_ta
         assert (await (await life.rt.start(agent, "go", session="s", operation_id="op")).result()).body == body
 
 
+@pytest.mark.file
 async def test_b18_after_a_restore_a_check_answers_and_nobody_else_is_asked_what_happened(house: House) -> None:
     agent, sent = house.agent([MAIL], "done"), barrier()
     async with house.life(agent, plan=FaultPlan().at("mail.after", fault=sent)) as life:
@@ -243,6 +244,7 @@ async def hang(ctx: Context[House]) -> str:
     return "never"
 
 
+@pytest.mark.file
 async def test_n14_at_rest_there_are_no_more_tasks_files_or_connections_than_before(
     house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

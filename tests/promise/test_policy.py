@@ -127,7 +127,7 @@ async def test_an_edit_by_a_process_without_the_policy_is_refused_before_the_cal
     async with house.life(agent, policy=SMALL) as life:
         run = await life.rt.start(agent, "go", session="s", operation_id="op")
         assert await rest(run) == "waiting"
-        async with Runtime(f"sqlite:///{house.file}", clock=house.clock) as other:
+        async with Runtime(house.db, clock=house.clock) as other:
             (ask,) = await other.asks()
             await ask.approve(by="lee", arguments={"amount": "500"})
         assert await rest(await run.refresh()) == "completed"
@@ -141,7 +141,7 @@ async def test_what_a_person_approved_is_not_made_when_the_policy_denies_it_by_t
     async with house.life(agent, policy=SMALL) as life:
         run = await life.rt.start(agent, "go", session="s", operation_id="op")
         assert await rest(run) == "waiting"
-    async with Runtime(f"sqlite:///{house.file}", clock=house.clock) as nobody:  # has no agent: it only decides
+    async with Runtime(house.db, clock=house.clock) as nobody:  # has no agent: it only decides
         (ask,) = await nobody.asks()
         await ask.approve(by="lee")
     async with house.life(agent, policy=lambda wanted: Deny("closed")) as life:

@@ -570,6 +570,7 @@ def test_what_went_wrong_with_a_call_can_be_told_from_other_exceptions() -> None
     assert (error.tool, error.state, str(error), error.code) == ("wire", "denied", "wire: no", "call_failed")
 
 
+@pytest.mark.file
 @pytest.mark.parametrize(
     "options",
     [

@@ -687,7 +687,7 @@ async def test_it_has_the_user_and_the_zone_of_the_run_and_any_process_may_ask_f
     agent = house.agent()
     async with house.life(agent) as life:
         first = await ends(life, house, error("rejected"), user="kim", time_zone="Asia/Seoul")
-    async with Runtime(f"sqlite:///{house.file}", clock=house.clock) as nobody:  # it has no agent
+    async with Runtime(house.db, clock=house.clock) as nobody:  # it has no agent
         again = await nobody.replay(first.id)
         assert (again.user, again.time_zone, again.agent, again.status) == ("kim", "Asia/Seoul", "a", "queued")
     house.answers("go", "done")

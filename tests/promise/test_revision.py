@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
-import apsw
+import behind
 import pytest
 from crash.lives import Life
 
@@ -239,9 +239,7 @@ async def test_b15_a_revision_that_somebody_else_moved_fails_the_run_and_merges_
     async with house.life(agent, plan=FaultPlan().at(at, fault=place)) as life:
         run = await life.rt.start(agent, "go", session="s", operation_id="op")
         await place.reached.wait()
-        by_hand = apsw.Connection(str(house.file))
-        by_hand.execute("UPDATE sessions SET revision = revision + 1")
-        by_hand.close()
+        behind.execute(house.db, "UPDATE sessions SET revision = revision + 1")
         house.explicit["s"] = 1
         place.go_on.set()
         assert await rest(run) == "failed"

@@ -129,6 +129,7 @@ async def test_a_message_that_joined_a_turn_and_its_host_are_both_looked_at(hous
         assert (await rt.imported(host.id)).context() == await life.rt.context(host.id)
 
 
+@pytest.mark.file
 @pytest.mark.parametrize("state", ["queued", "waiting", "running"])
 async def test_nothing_drives_or_changes_an_imported_run(house: House, elsewhere: str, state: str) -> None:
     agent = house.agent([call("letter", to="kim")], "done", tools=[letter])

@@ -128,6 +128,7 @@ async def test_the_answer_is_not_final_while_a_message_waits_to_join(house: Hous
         assert [said(request) for request in house.requests] == [["go"], ["go", ANSWERED, MORE]]
 
 
+@pytest.mark.one_driver
 @pytest.mark.parametrize("at", ["outcome.before", "note_down.before"])
 async def test_a_message_that_another_process_accepted_is_not_passed_by(house: House, at: str) -> None:
     """Its signal is in the store, and the driver has not looked: what the model sees next is refused without it."""
@@ -135,7 +136,7 @@ async def test_a_message_that_another_process_accepted_is_not_passed_by(house: H
     async with house.life(agent, plan=FaultPlan().at(at, fault=place)) as life:
         host = await go(life, agent)
         await place.reached.wait()
-        async with Runtime(f"sqlite:///{house.file}", agents=[agent], clock=house.clock) as other:
+        async with Runtime(house.db, agents=[agent], clock=house.clock) as other:
             assert not other.drives
             joining = await other.start(agent, MORE, session="s", operation_id="steer", if_busy="steer")
             place.go_on.set()

@@ -172,6 +172,7 @@ def newer(file: Path) -> None:
     connection.close()
 
 
+@pytest.mark.file
 @pytest.mark.parametrize(
     ("damage", "error"),
     [(no_header, StoreCorrupt), (another_file, StoreCorrupt), (another_database, StoreError), (newer, StoreTooNew)],
@@ -189,6 +190,7 @@ async def test_b17_a_store_that_cannot_be_read_is_refused_named_and_left_as_it_i
     assert everything(house.file.parent) == before
 
 
+@pytest.mark.file
 async def test_b17_a_store_that_is_gone_while_its_log_is_there_is_not_made_anew(house: House) -> None:
     house.checked = False
     await some_history(house)
@@ -215,6 +217,7 @@ def flip(house: House, table: str, run_id: str) -> None:
     connection.close()
 
 
+@pytest.mark.file
 @pytest.mark.parametrize("table", ["entries", "messages"])
 async def test_b17_a_flipped_byte_is_found_and_never_believed_and_other_runs_go_on(house: House, table: str) -> None:
     house.checked = False
@@ -235,6 +238,7 @@ async def test_b17_a_flipped_byte_is_found_and_never_believed_and_other_runs_go_
     assert len(house.asked(run_id)) == 1
 
 
+@pytest.mark.file
 async def test_b17_a_run_of_a_newer_version_is_refused_and_left_as_it_is(house: House) -> None:
     house.checked = False
     agent = house.agent([LETTER], "done")
@@ -251,6 +255,7 @@ async def test_b17_a_run_of_a_newer_version_is_refused_and_left_as_it_is(house: 
     assert house.count() == 0
 
 
+@pytest.mark.file
 async def test_b17_a_blob_that_was_changed_is_found(house: House) -> None:
     agent = house.agent("done")
     async with house.life(agent) as life:
@@ -270,6 +275,7 @@ def damage(house: House, text: str, *given: object) -> None:
     connection.close()
 
 
+@pytest.mark.file
 async def test_b17_a_run_that_cannot_be_taken_up_stops_no_other(house: House) -> None:
     """Its cancel was accepted, its holder died, and what it had started cannot be read."""
     house.checked = False
@@ -288,6 +294,7 @@ async def test_b17_a_run_that_cannot_be_taken_up_stops_no_other(house: House) ->
                 await (await life.rt.get_run(damaged.id)).result()
 
 
+@pytest.mark.file
 async def test_b17_an_ask_that_cannot_expire_stops_no_other(house: House) -> None:
     @tool(effect="once", approve=True, approve_expires=timedelta(hours=1))
     async def rush(ctx: Context[House], to: str) -> str:
@@ -311,6 +318,7 @@ async def test_b17_an_ask_that_cannot_expire_stops_no_other(house: House) -> Non
 # --- B18 --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.file
 async def test_b18_unfinished_runs_of_a_restored_store_are_parked_until_a_person_settles_them(house: House) -> None:
     agent, in_letter = house.agent([LETTER], "done"), barrier()
     house.answers("money", [call("wire", to="kim")], "done")
@@ -386,6 +394,7 @@ async def resumed(life: Any, run_id: str) -> Run:
     return run  # type: ignore[no-any-return]
 
 
+@pytest.mark.file
 @pytest.mark.parametrize("at", ["claim.before", "model.before", "answer.before", "started.before"])
 async def test_b18_a_write_that_may_have_been_made_after_the_backup_is_checked_before_it_starts(
     house: House, at: str
@@ -402,6 +411,7 @@ async def test_b18_a_write_that_may_have_been_made_after_the_backup_is_checked_b
     assert house.count("mail") == 1
 
 
+@pytest.mark.file
 async def test_b18_a_write_that_check_does_not_find_is_made(house: House) -> None:
     agent, place = house.agent([call("mail", to="kim")], "done"), barrier()
     async with house.life(agent, plan=FaultPlan().at("started.before", fault=place)) as life:
@@ -416,6 +426,7 @@ async def test_b18_a_write_that_check_does_not_find_is_made(house: House) -> Non
     assert house.count("mail") == 1
 
 
+@pytest.mark.file
 @pytest.mark.parametrize("word", ["happened", "not_happened", "give_up"])
 async def test_b18_without_a_check_a_person_is_asked_whether_it_happened_after_the_backup(
     house: House, word: str
@@ -432,6 +443,7 @@ async def test_b18_without_a_check_a_person_is_asked_whether_it_happened_after_t
     assert house.count("letter") == 1
 
 
+@pytest.mark.file
 async def test_b18_an_idempotent_write_is_repeated_with_its_key_while_that_lives(house: House) -> None:
     agent = house.agent([call("refund", order="1")], "done")
     run_id = await saved_and_gone_on(house, agent, "started.before")
@@ -441,6 +453,7 @@ async def test_b18_an_idempotent_write_is_repeated_with_its_key_while_that_lives
     assert len(house.keys("refund")) == 1
 
 
+@pytest.mark.file
 async def test_b18_an_idempotent_write_whose_key_may_be_too_old_is_unknown(house: House) -> None:
     agent = house.agent([call("refund", order="1")], "done")
     run_id = await saved_and_gone_on(house, agent, "started.before")
@@ -453,6 +466,7 @@ async def test_b18_an_idempotent_write_whose_key_may_be_too_old_is_unknown(house
     assert house.count("refund") == 1
 
 
+@pytest.mark.file
 async def test_b18_an_approval_after_the_restore_is_a_persons_word(house: House) -> None:
     agent = house.agent([call("wire", to="kim")], "done")
     async with house.life(agent) as life:
@@ -468,6 +482,7 @@ async def test_b18_an_approval_after_the_restore_is_a_persons_word(house: House)
     assert house.count("wire") == 1
 
 
+@pytest.mark.file
 @pytest.mark.parametrize("again", ["start", "resume"])
 async def test_b18_a_run_that_failed_for_now_is_parked_before_it_goes_on(house: House, again: str) -> None:
     agent = house.agent(lambda request: error("quota") if len(house.asked()) == 1 else [LETTER], "done")
@@ -494,6 +509,7 @@ async def test_b18_a_run_that_failed_for_now_is_parked_before_it_goes_on(house: 
     assert house.count("letter") == 1
 
 
+@pytest.mark.file
 async def test_b18_a_run_that_was_parked_when_the_backup_was_made_is_doubted_too(house: House) -> None:
     agent = house.agent([call("mail", to="kim")], "done")
     for _ in range(3):

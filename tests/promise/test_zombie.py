@@ -18,7 +18,7 @@ from ondol import NotDone, transactions
 from ondol.clock import to_micros
 from ondol.errors import ClaimLost
 from ondol.events import EffectSucceeded
-from ondol.stores.sqlite import SqliteStore
+from ondol.runtime import open_store
 from ondol.testing import FaultPlan, barrier, call, raise_
 from ondol.testing.faults import Fault
 from ondol.transactions import Claimed
@@ -29,7 +29,7 @@ LETTER, LOOK, REFUND = call("letter", to="kim"), call("look", order="1"), call("
 
 async def take_over(house: House, run_id: str) -> Claimed:
     """Another process finds the owner gone and claims the run."""
-    other, now = SqliteStore(house.file), to_micros(house.clock.now())
+    other, now = open_store(house.db), to_micros(house.clock.now())
     await other.open(lambda: None)
     try:
         fence = house.written().runs[run_id].fence
@@ -264,7 +264,7 @@ async def test_p7_even_the_holder_writes_no_start_and_no_outcome_of_another_atte
         life.die()
     claimed = await take_over(house, run.id)
     before, now = house.written(), to_micros(house.clock.now())
-    other = SqliteStore(house.file)
+    other = open_store(house.db)
     await other.open(lambda: None)
     try:
         for call_, attempt in ((0, 1), (0, 3), (1, 0), (1, 2)):  # the letter is at 1, the mail at 0
