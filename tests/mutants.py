@@ -659,6 +659,13 @@ MUTANTS = (
         ("tests/promise/test_context.py",),
     ),
     Mutant(
+        "outbox: who has nobody to tell leaves the message",
+        "deliveries.py",
+        "if run.agent not in self.served or not self._hears(run.agent, message.kind):",
+        "if run.agent not in self.served:",
+        ("tests/promise/test_outbox.py",),
+    ),
+    Mutant(
         "memory: a token of a user names no other",
         "http/memories.py",
         '    return caller.user_for(named or None) or ""\n',

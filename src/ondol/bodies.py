@@ -13,6 +13,7 @@ from typing_extensions import TypedDict
 
 from ondol import values
 from ondol.agent import Agent
+from ondol.deliveries import OutboxMessage
 from ondol.errors import CODES
 from ondol.events import Event
 from ondol.facts import Fact
@@ -270,6 +271,26 @@ def fact_body(fact: Fact) -> FactBody:
         "author": fact.author or None, "untrusted": fact.untrusted, "created_at": _stamp(fact.created_at),
         "updated_at": _stamp(fact.updated_at), "expires_at": stamp(fact.expires_at), "score": fact.score or None,
         "terms": list(fact.terms), "found_by": fact.found_by,
+    }  # fmt: skip
+
+
+class OutboxBody(TypedDict):
+    """``due`` is when a pending one is told next; ``error`` is of the last attempt."""
+
+    id: str
+    kind: str
+    run: str
+    state: str
+    attempts: int
+    at: str
+    due: str
+    error: str | None
+
+
+def outbox_body(message: OutboxMessage) -> OutboxBody:
+    return {
+        "id": message.id, "kind": message.kind, "run": message.run, "state": message.state,
+        "attempts": message.attempts, "at": _stamp(message.at), "due": _stamp(message.due), "error": message.error,
     }  # fmt: skip
 
 

@@ -19,12 +19,13 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
 import httpx
 
 from ondol import clock, ids, messages, usage, values
+from ondol.deliveries import OutboxMessage
 from ondol.errors import CannotGoOn, InvalidInput, OndolError, RunEnded, Unreachable
 from ondol.events import Event
 from ondol.handles import (
@@ -239,6 +240,20 @@ class AsyncClient:
         first, end = (None if at is None else at.isoformat() for at in (since, until))
         wanted = {"by": by, "since": first, "until": end, "time_zone": time_zone}
         return [_line_of(b) for b in (await self._get("usage", wanted))["items"]]
+
+    async def outbox(
+        self, *, state: Literal["pending", "delivered", "dead"] | None = None, limit: int = 100,
+        tenant: str = DEFAULT_TENANT,
+    ) -> list[OutboxMessage]:  # fmt: skip
+        """As ``Runtime.outbox``."""
+        items = (await self._get("outbox", {"state": state, "limit": limit}))["items"]
+        return [_outbox_message(body) for body in items]
+
+    async def deliver_again(
+        self, message: str, *, by: str | None = None, tenant: str = DEFAULT_TENANT
+    ) -> OutboxMessage:
+        """As ``Runtime.deliver_again``."""
+        return _outbox_message((await self._send("POST", f"outbox/{_path(message)}/retry", {"by": by})).json())
 
     async def agents(self) -> list[dict[str, Any]]:
         """What the agents of the server are: name, model, instructions, tools."""
@@ -458,6 +473,13 @@ def _line_of(body: Mapping[str, Any]) -> UsageLine:
         cost=None if body["cost"] is None else Decimal(body["cost"]), currency=body["currency"] or "",
         unpriced=tuple(body["unpriced"]),
     )  # fmt: skip
+
+
+def _outbox_message(body: Mapping[str, Any]) -> OutboxMessage:
+    same = ("id", "kind", "run", "state", "attempts", "error")
+    return OutboxMessage(
+        **{name: body[name] for name in same}, at=_at(body["at"]), due=_at(body["due"]), tenant=DEFAULT_TENANT
+    )
 
 
 def _verdict(body: Mapping[str, Any]) -> ReplayVerdict:
@@ -710,6 +732,12 @@ class Client:
 
     def usage(self, **wanted: Any) -> list[UsageLine]:
         return self._loop.run(self._there.usage(**wanted))
+
+    def outbox(self, **wanted: Any) -> list[OutboxMessage]:
+        return self._loop.run(self._there.outbox(**wanted))
+
+    def deliver_again(self, message: str, *, by: str | None = None) -> OutboxMessage:
+        return self._loop.run(self._there.deliver_again(message, by=by))
 
     def context(self, run: str, step: int | None = None) -> SeenContext:
         return self._loop.run(self._there.context(run, step))

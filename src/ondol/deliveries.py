@@ -8,7 +8,7 @@ after some attempts; then it stays in the outbox to be seen.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeAlias
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 log = logger("ondol.outbox")
 
-_PAGE = 50
+_PAGE = 500
 _TAUGHT = ("run.completed", transactions.DROPPED)  # what there is something to learn from
 _ERROR_KEPT = 500  # characters
 _PATIENCE = timedelta(minutes=5)  # for one attempt
@@ -76,12 +76,17 @@ class Deliveries:
         memories = {name: one.agent.memory for name, one in served.items()}
         #: The agents here that learn from turns.
         self.learning = [name for name, memory in memories.items() if memory is not None and memory.extract is not None]
+        self._others: set[str] = set()  # messages that are not for this process
         self._wake = asyncio.Event()
         self._timer: Timer | None = None
 
     def wants(self, agent: str) -> bool:
         """Does anybody here want to hear of its runs?"""
         return self.deliver is not None or agent in self.learning
+
+    def _hears(self, agent: str, kind: str) -> bool:
+        """Is there somebody here for such a message?"""
+        return agent in self.learning or (self.deliver is not None and kind != transactions.DROPPED)
 
     def look(self) -> None:
         """There may be something to tell. Where nobody listens, nobody looks."""
@@ -90,6 +95,7 @@ class Deliveries:
 
     async def run(self) -> None:
         """Tell what is due, until cancelled."""
+        await self._say_who_is_missing()
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -104,23 +110,48 @@ class Deliveries:
             if due is not None:
                 self._timer = self.clock.call_later((due - self._now()) / 1e6, self._wake.set)
 
+    async def _say_who_is_missing(self) -> None:
+        """Messages that this process is to tell, and has no function for, wait: that is to be seen."""
+        if self.deliver is not None:
+            return
+        try:
+            for tenant in await self.store.read(queries.tenants):
+                for message in await self.store.read(transactions.due_messages, tenant, _PAGE):
+                    run = await self.store.read(queries.get_run, tenant, message.run)
+                    if run.agent in self.served and not self._hears(run.agent, message.kind):
+                        said = "messages of the outbox wait, and this process has nobody to tell: %s"
+                        log.warning(said, "'ondol outbox' lists them", extra={"run": run.id})
+                        return
+        except StoreError as error:
+            log.warning("%s", error)
+
     async def tell_due(self) -> int | None:
         """Tell all that is due; when the next message is, if there is one."""
         next_due: list[int] = []
         for tenant in await self.store.read(queries.tenants):
-            while page := await self.store.read(transactions.due_messages, tenant, _PAGE):
-                ready = [m for m in page if m.due <= self._now()]
-                told = [await self._tell(tenant, message) for message in ready]
-                if not any(told):
-                    next_due += [m.due for m in page if m not in ready][:1]
+            async for message in self._pending(tenant):
+                if message.due > self._now():
+                    next_due.append(message.due)
                     break
+                await self._tell(tenant, message)
         return min(next_due, default=None)
 
-    async def _tell(self, tenant: str, message: OutboxRow) -> bool:
-        """False where another process has to do it: this one does not have the agent."""
+    async def _pending(self, tenant: str) -> AsyncIterator[OutboxRow]:
+        """What waits to be told, the next one first. Messages that others have to tell stand in nobody's way."""
+        last = -1, ""
+        while page := await self.store.read(transactions.due_messages, tenant, _PAGE, last):
+            for message in page:
+                yield message
+            last = page[-1].due, page[-1].id
+
+    async def _tell(self, tenant: str, message: OutboxRow) -> None:
+        """Nothing where another process has to do it: this one does not have the agent, or nobody to tell."""
+        if message.id in self._others:
+            return
         run = await self.store.read(queries.get_run, tenant, message.run)
-        if run.agent not in self.served:
-            return False
+        if run.agent not in self.served or not self._hears(run.agent, message.kind):
+            self._others.add(message.id)
+            return
         try:
             async with asyncio.timeout(_PATIENCE.total_seconds()):
                 if self.deliver is not None and message.kind != transactions.DROPPED:
@@ -130,7 +161,7 @@ class Deliveries:
             said = redact(values.valid(f"{type(error).__name__}: {error}"))[:_ERROR_KEPT]
             log.warning("outbox message %s: %s", message.id, said, extra={"run": message.run})
             await self.store.write(transactions.not_delivered, tenant, message, said, self._now())
-            return True
+            return
         scope, keep = Scope(tenant, run.agent, run.user_id), self._memory(run.agent).keep
         until = None if keep is None else self._now() + int(keep.total_seconds() * 1e6)
         await self.store.write(
@@ -138,7 +169,6 @@ class Deliveries:
         )
         if facts:
             self.embedding.look(scope)
-        return True
 
     async def _learned(self, run: RunRow) -> list[NewFact]:
         """What the agent's ``extract`` finds in a turn. Nobody checked it, so it counts as untrusted."""

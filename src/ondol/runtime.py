@@ -901,9 +901,12 @@ class Runtime:
         rows = await self._read(transactions.list_outbox, checked_id("tenant", tenant), state, checked_limit(limit))
         return [message_of(tenant, row) for row in rows]
 
-    async def deliver_again(self, message: str, *, tenant: str = DEFAULT_TENANT) -> OutboxMessage:
+    async def deliver_again(
+        self, message: str, *, by: str | None = None, tenant: str = DEFAULT_TENANT
+    ) -> OutboxMessage:
         """Tell a message of the outbox (again), also one that is dead. Raises NotFound."""
-        row = await self._write(transactions.deliver_again, tenant, message, micros(self.clock))
+        by, now = checked_id("by", by or this_person()), micros(self.clock)
+        row = await self._write(transactions.deliver_again, tenant, message, now, by=by, door=self.door)
         self._deliveries.look()
         return message_of(tenant, row)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -24,6 +24,7 @@ from ondol import (
     Run,
     RunFailed,
     Runtime,
+    deliveries,
     tool,
 )
 from ondol.testing import ManualClock, ScriptedModel, call
@@ -127,7 +128,8 @@ async def test_a_message_that_cannot_be_told_is_tried_again_and_is_dead_at_last(
             rt._deliveries.look()
         (dead,) = await settled(rt, "dead")
         assert dead.attempts == 8
-        await rt.deliver_again(dead.id)
+        await rt.deliver_again(dead.id, by="lee")
+        assert [(a.act, a.by, a.subject) for a in await rt.audit()] == [("outbox.retry", "lee", dead.id)]
         assert (await settled(rt, "delivered"))[0].id == dead.id
         assert {m.id for m in listener.heard} == {dead.id}
         with pytest.raises(NotFound):
@@ -184,6 +186,46 @@ async def test_nothing_is_written_where_nobody_listens(db: str) -> None:
         assert await rt.outbox() == []
     with pytest.raises(InvalidInput, match="extract"):
         Memory(extract=len)  # type: ignore[arg-type]
+
+
+async def test_messages_that_another_process_has_to_tell_stand_in_nobodys_way(db: str) -> None:
+    """More of them than are read at once, of an agent that is not here; and one of an agent that is."""
+    other, friend, listener = rememberer("other"), rememberer(), Listener(fails=1_000)
+    async with runtime(db, other, friend, deliver=listener) as rt:
+        for n in range(5):
+            await rt.run(other, "hello", user="kim", operation_id=f"{n}")
+        await rt.run(friend, "hello", user="kim")
+        await listener.hears(6)
+    heard = Listener()
+    deliveries._PAGE, usual = 2, deliveries._PAGE
+    try:
+        clock = ManualClock(datetime.now(UTC) + timedelta(days=1))
+        async with runtime(db, friend, deliver=heard, clock=clock) as rt:
+            assert await heard.hears(1) == ["run.completed"]
+            assert (await rt.get_run(heard.heard[0].run)).agent == "friend"
+            await settled(rt, "delivered")
+            assert len(await rt.outbox(state="pending")) == 5
+    finally:
+        deliveries._PAGE = usual
+
+
+async def test_who_has_nobody_to_tell_says_so_and_leaves_the_messages(
+    db: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With another agent that learns, too: what it takes is its own."""
+    friend, listener = rememberer(), Listener(fails=1_000)
+    async with runtime(db, friend, deliver=listener) as rt:
+        await rt.run(friend, "hello", user="kim")
+        await listener.hears(1)
+    learner = rememberer("learner", memory=Memory(extract=requests_learned))
+    clock = ManualClock(datetime.now(UTC) + timedelta(days=1))
+    async with runtime(db, friend, learner, clock=clock) as rt:
+        await rt.run(learner, "I like tea.", user="kim")
+        (told,) = await settled(rt, "delivered")
+        assert (await rt.get_run(told.run)).agent == "learner"
+        (left,) = await rt.outbox(state="pending")
+        assert (await rt.get_run(left.run)).agent == "friend"
+    assert "this process has nobody to tell: 'ondol outbox' lists them" in caplog.text
 
 
 # --- what a compaction drops ------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from ondol.cli import (
     init,
     memory,
     openapi,
+    outbox,
     replays,
     runfiles,
     runs,
@@ -60,6 +61,7 @@ _ORDER = (
     "context",
     "audit",
     "memory",
+    "outbox",
     "index",
     "usage",
     "tokens",
@@ -114,6 +116,7 @@ app.add_typer(effects.app, name="effects")
 app.add_typer(sessions.app, name="sessions")
 context.add_to(app)
 app.add_typer(memory.app, name="memory")
+app.add_typer(outbox.app, name="outbox")
 index.add_to(app)
 audit.add_to(app)
 usage.add_to(app)

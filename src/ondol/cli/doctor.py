@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import asdict
+from datetime import timedelta
 
 import typer
 
@@ -15,7 +16,8 @@ from ondol.cli.surface import Cli, verb
 from ondol.errors import OndolError
 from ondol.runtime import Runtime
 
-_COUNTED = 1000  # runs of a state that are counted
+_COUNTED = 1000  # runs of a state, and messages, that are counted
+_TOLD_WITHIN = timedelta(minutes=1)  # of when it is due; what waits longer waits for nobody
 
 
 _COLUMNS: list[Column[Finding]] = [
@@ -51,8 +53,29 @@ async def _work(cli: Cli) -> AsyncIterator[Finding]:
                 yield Finding("driver", "note", "no process drives it")
             async for finding in _runs(cli, rt, bool(drivers)):
                 yield finding
+            async for finding in _outbox(cli, rt, bool(drivers)):
+                yield finding
     except OndolError as error:
         yield Finding("store", "wrong", str(error), cli.command("db", "check"))
+
+
+async def _outbox(cli: Cli, rt: Runtime, driven: bool) -> AsyncIterator[Finding]:
+    """What could not be told, and what nobody tells."""
+    dead = len(await rt.outbox(state="dead", limit=_COUNTED))
+    overdue = [m for m in await rt.outbox(state="pending", limit=_COUNTED) if m.due < rt.clock.now() - _TOLD_WITHIN]
+    if dead:
+        yield Finding("outbox", "wrong", f"{_messages(dead)} dead", cli.command("outbox", "ls", "--state", "dead"))
+    if overdue and driven:
+        fix = "give the process that drives a Runtime(deliver=...), or the agent its Memory(extract=...) again"
+        yield Finding("outbox", "wrong", f"{_messages(len(overdue))} waiting, and nobody tells them", fix)
+    elif overdue:
+        yield Finding("outbox", "note", f"{_messages(len(overdue))} waiting for a process that drives")
+    elif not dead:
+        yield Finding("outbox", "ok", "nothing is left untold")
+
+
+def _messages(number: int) -> str:
+    return "1 message is" if number == 1 else f"{number} messages are"
 
 
 async def _runs(cli: Cli, rt: Runtime, driven: bool) -> AsyncIterator[Finding]:

@@ -27,7 +27,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ondol import errors
 from ondol.errors import Forbidden, InvalidInput, Malformed, NotFound, OndolError
-from ondol.http import console, routes_asks, routes_memory, routes_rest, routes_runs, routes_sessions
+from ondol.http import console, routes_asks, routes_memory, routes_outbox, routes_rest, routes_runs, routes_sessions
 from ondol.http.console.looks import Looks
 from ondol.http.description import describe, methods_at
 from ondol.http.drain import Drain
@@ -114,6 +114,7 @@ def _api(service: Service, drain: Drain, metrics: Metrics, looks: Looks) -> Fast
     )  # fmt: skip
     for router in (routes_runs.routes(service, drain), routes_sessions.routes(service, drain),
                    routes_asks.routes(service), routes_memory.routes(Memories(service.rt)),
+                   routes_outbox.routes(service),
                    routes_rest.routes(service)):  # fmt: skip
         api.include_router(router, prefix=PREFIX)
     api.include_router(routes_rest.watching_over(service, drain, metrics))

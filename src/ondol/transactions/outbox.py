@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ondol.errors import NotFound
 from ondol.records import SessionRow
+from ondol.transactions.pieces import act_row
 from ondol.transactions.remembering import NewFact, Scope, remember
 from ondol.transactions.statements import Statement, Tx, with_conditions
 
@@ -59,9 +60,9 @@ def offer(tenant: str, session: str, at: int, dropped: Dropped) -> Tx[None]:
         part, until = row.parent, min(until, row.parent_until or 0)
 
 
-def due_messages(tenant: str, limit: int) -> Tx[list[OutboxRow]]:
-    """What waits to be told, the next one first; it may not be due yet."""
-    (rows,) = yield [("outbox.due", {"tenant": tenant, "limit": limit})]
+def due_messages(tenant: str, limit: int, after: tuple[int, str] = (-1, "")) -> Tx[list[OutboxRow]]:
+    """What waits to be told, the next one first; it may not be due yet. ``after``: due and id of the last one seen."""
+    (rows,) = yield [("outbox.due", {"tenant": tenant, "after": after[0], "last": after[1], "limit": limit})]
     return [OutboxRow(*row) for row in rows]
 
 
@@ -91,13 +92,13 @@ def not_delivered(tenant: str, message: OutboxRow, error: str, at: int) -> Tx[No
     yield [_set(tenant, message, state, attempts, at + pause, error)]
 
 
-def deliver_again(tenant: str, id: str, at: int) -> Tx[OutboxRow]:
+def deliver_again(tenant: str, id: str, at: int, *, by: str, door: str) -> Tx[OutboxRow]:
     """A person's word: tell it (again), now. Raises NotFound."""
     (rows,) = yield [("outbox.get", {"tenant": tenant, "id": id})]
     if not rows:
-        raise NotFound(f"there is no message {id!r} in the outbox")
+        raise NotFound(f"there is no message {id!r} in the outbox: 'ondol outbox' lists them")
     message = OutboxRow(*rows[0])
-    yield [_set(tenant, message, "pending", 0, at, None)]
+    yield [_set(tenant, message, "pending", 0, at, None), act_row(tenant, at, by, door, "outbox.retry", id)]
     return message._replace(state="pending", attempts=0, due=at, error=None)
 
 

@@ -758,7 +758,8 @@ ON CONFLICT (tenant, id) DO NOTHING
 
 -- name: outbox.due
 SELECT id, run, kind, state, attempts, due, error, at FROM outbox WHERE tenant = :tenant AND state = 'pending'
-ORDER BY due LIMIT :limit
+  AND (due > :after OR (due = :after AND id > :last))
+ORDER BY due, id LIMIT :limit
 
 -- name: outbox.list
 SELECT id, run, kind, state, attempts, due, error, at FROM outbox WHERE tenant = :tenant [state: AND state = :state]
