@@ -109,8 +109,11 @@ class InFlight(Generic[T]):
 
     def leave(self) -> None:
         """Nobody waits for it any more: it is asked to end, and how it ends is told to nobody."""
-        self.future.add_done_callback(lambda future: None if future.cancelled() else future.exception())
-        self.future.cancel()
+        if self.future.done():
+            _noticed(self.future)
+        else:
+            self.future.add_done_callback(_noticed)
+            self.future.cancel()
 
     async def stop(self, clock: Clock, patience: timedelta) -> bool:
         """Ask it to end and wait for that; False if it goes on all the same."""
@@ -121,6 +124,12 @@ class InFlight(Generic[T]):
     async def stop_late(self, clock: Clock) -> bool:
         """As ``stop``, for an attempt whose time is over: a thread cannot be stopped, so nobody waits for it."""
         return False if self.in_thread else await self.stop(clock, _UNWIND)
+
+
+def _noticed(future: asyncio.Future[Any]) -> None:
+    """Otherwise the event loop complains of an error that nobody looked at."""
+    if not future.cancelled():
+        future.exception()
 
 
 async def sleep_or_cancel(clock: Clock, seconds: float, token: CancelToken) -> bool:
