@@ -21,7 +21,7 @@ from ondol.queries import get_meta
 from ondol.stores import postgres_place, postgres_writer
 from ondol.stores.postgres import PostgresStore
 from ondol.testing import ScriptedModel
-from ondol.transactions import Tx, set_meta
+from ondol.transactions import Final, Tx, set_meta
 
 CUTS = 10  # of each kind
 
@@ -48,6 +48,16 @@ def count() -> Tx[int]:
     return n
 
 
+def count_at_last() -> Tx[int]:
+    """The same, with its COMMIT in the round trip of its last statement."""
+    n = int((yield from get_meta("count")) or 0) + 1
+    yield Final([("meta.set", {"key": "count", "value": str(n)})])
+    return n
+
+
+counting = pytest.mark.parametrize("count", [count, count_at_last])
+
+
 def talk() -> Agent:
     return Agent("talk", model=ScriptedModel(["hello"]))
 
@@ -59,8 +69,11 @@ def stored(url: str) -> int:
     return int(row[0]) if row else 0
 
 
+@counting
 @pytest.mark.parametrize("cut", ["before", "after", "delayed"])
-async def test_a_write_cut_off_at_commit_is_done_once(new_database: Callable[[], str], proxy: Proxy, cut: Cut) -> None:
+async def test_a_write_cut_off_at_commit_is_done_once(
+    new_database: Callable[[], str], proxy: Proxy, cut: Cut, count: Callable[[], Tx[int]]
+) -> None:
     direct = new_database()
     async with opened(proxy.url(direct)) as store:
         for n in range(1, CUTS + 1):
@@ -70,8 +83,9 @@ async def test_a_write_cut_off_at_commit_is_done_once(new_database: Callable[[],
         assert proxy.cuts == CUTS
 
 
+@counting
 async def test_a_commit_that_takes_its_time_is_waited_for(
-    new_database: Callable[[], str], proxy: Proxy, postgres: Server
+    new_database: Callable[[], str], proxy: Proxy, postgres: Server, count: Callable[[], Tx[int]]
 ) -> None:
     """As when it waits for a synchronous standby: a plain look says that nothing is there, and is wrong soon after."""
     direct = new_database()
@@ -102,8 +116,9 @@ def wait_for_slow_commit(url: str) -> None:
             pass
 
 
+@counting
 async def test_many_writes_in_one_commit_that_is_cut_off_are_each_done_once(
-    new_database: Callable[[], str], proxy: Proxy
+    new_database: Callable[[], str], proxy: Proxy, count: Callable[[], Tx[int]]
 ) -> None:
     direct = new_database()
     async with opened(proxy.url(direct)) as store:

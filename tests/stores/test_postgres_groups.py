@@ -10,10 +10,10 @@ import pytest
 from kit import Conversation
 
 from ondol import Agent, Runtime
-from ondol.errors import InvalidInput
+from ondol.errors import InvalidInput, StoreFault
 from ondol.queries import get_meta
 from ondol.stores.postgres import PostgresStore
-from ondol.transactions import Tx, set_meta
+from ondol.transactions import Final, Tx, set_meta
 
 MANY = 64
 
@@ -95,5 +95,27 @@ async def test_a_value_that_cannot_be_stored_is_refused_and_disturbs_nobody(
         assert results[:5] == [None] * 5
         assert isinstance(results[5], InvalidInput)
         assert [await store.read(get_meta, f"k{n}") for n in range(5)] == ["kept"] * 5
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize("values", [(None, "kept"), ("kept", None)])
+async def test_what_is_refused_with_its_commit_is_not_there_and_disturbs_nobody(
+    new_database: Callable[[], str], values: tuple[str | None, ...]
+) -> None:
+    store = PostgresStore(new_database())
+    await store.open(lambda: None)
+
+    def at_last(value: str | None) -> Tx[str]:
+        yield from set_meta(f"before {value}", "there")
+        yield Final([("meta.set", {"key": f"at last {value}", "value": value})])
+        return "done"
+
+    try:
+        done = await asyncio.gather(*(store.write(at_last, value) for value in values), return_exceptions=True)
+        assert [type(d) for d in done] == [str if value else StoreFault for value in values]
+        for value in values:
+            for key in ("before", "at last"):
+                assert (await store.read(get_meta, f"{key} {value}") is None) == (value is None)
     finally:
         await store.close()

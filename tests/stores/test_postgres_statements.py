@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import apsw
 import psycopg
 import pytest
 
+from ondol import transactions
 from ondol.stores.migrations import migrations
 from ondol.stores.postgres_place import Place
 from ondol.stores.postgres_statements import BYTEA, INT8, LOCKS, OWN, TEXT, TEXTS, encoded
@@ -49,6 +51,20 @@ def test_a_statement_that_forgets_the_tenant_is_found() -> None:
     assert list(_open_to_all(joined)) == ["effects"]
     nested = "SELECT id FROM asks WHERE tenant = :tenant AND run IN (SELECT id FROM runs r WHERE r.session = :session)"
     assert list(_open_to_all(nested)) == ["runs"]
+
+
+def test_after_its_final_batch_a_transaction_only_gives_its_result() -> None:
+    """A store may have committed by then: it asks nothing more, and refuses nothing."""
+    there = found = 0
+    for file in Path(transactions.__file__).parent.glob("*.py"):
+        text = file.read_text("utf-8")
+        there += text.count("yield Final(")
+        for function in (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)):
+            for n, statement in enumerate(function.body):
+                if ast.unparse(statement).startswith("yield Final("):
+                    found += 1
+                    assert [ast.unparse(s) for s in function.body[n + 1 :]] == ["return batch"], function.name
+    assert there == found > 0, "one stands where more may follow"
 
 
 _TABLES = re.compile(r"\b(?:FROM|JOIN|UPDATE|INTO)\s+(?!SET\b|OF\b)(\w+)(?:\s+(?!SET|WHERE|JOIN|ON\b|ORDER|FOR)(\w+))?")

@@ -20,7 +20,7 @@ from ondol.stores import postgres_statements
 from ondol.stores.jobs import Job
 from ondol.stores.postgres_place import AGAIN, LOCK_TIMEOUT, PAUSE, Connector
 from ondol.stores.postgres_wire import ConnectionLost, Refused, Wire
-from ondol.transactions import Changes, Claim, NewRun, Statement
+from ondol.transactions import Changes, Claim, Final, NewRun, Row, Statement
 
 log = logger("ondol.store")
 
@@ -161,23 +161,26 @@ class Writer:
         wire.send([("writer.mark", {"writer": self._id, "n": self._n})])
         self._behind = 2
         members = [_Member(job) for job in jobs]
+        *before, last = _in_turn(members)
         try:
-            for together in _in_turn(members):
-                self._run(wire, together)
-            if undone := [m for m in members if m.must_be_undone]:
-                raise _Undo(undone)
-            if not any(m.changed for m in members):
-                self._roll_back(wire)
-                return
+            for together in before:
+                self._run(wire, together, members, is_last=False)
+            if not self._run(wire, last, members, is_last=True):
+                if undone := [m for m in members if m.must_be_undone]:
+                    raise _Undo(undone)
+                if not any(m.changed for m in members):
+                    self._roll_back(wire)
+                    return
+                self._commit(wire, members, 0)
         except _Undo:
             self._roll_back(wire)
             raise
-        self._commit(wire, members)
         self.commits += 1
         self.transactions += len(jobs)
 
-    def _run(self, wire: Wire, members: list[_Member]) -> None:
-        """Run members in step, each batch of all of them in one round trip."""
+    def _run(self, wire: Wire, members: list[_Member], group: list[_Member], *, is_last: bool) -> bool:
+        """Run members in step, each batch of all of them in one round trip. True if COMMIT was in the last one: it can
+        be where they are the last of the group to run, and each is at its ``Final`` batch."""
         for member in members:
             member.step(None)
         while going := [m for m in members if not m.ended]:
@@ -188,9 +191,11 @@ class Writer:
                     sent.append((member, len(locks), wire.send([*locks, *member.batch])))
                 except OndolError as refusal:  # a value that cannot be stored
                     member.refuse(refusal)
+            commits = is_last and all(isinstance(m.batch, Final) for m, _, _ in sent)
+            commits = commits and not any(m.must_be_undone for m in group)
             place, self._behind = self._behind, 0
             try:
-                rows = wire.receive()
+                rows = self._commit(wire, group, place + sum(n for *_, n in sent)) if commits else wire.receive()
             except Refused as refused:
                 for member, _, n in sent:
                     place += n
@@ -202,24 +207,35 @@ class Writer:
                 member.changed = member.changed or any(wire.changed[own])
                 member.step(rows[own])
                 place += n
+            if commits:
+                return True
+        return False
 
     def _roll_back(self, wire: Wire) -> None:
         wire.control("ROLLBACK")
         wire.receive()
 
-    def _commit(self, wire: Wire, members: list[_Member]) -> None:
+    def _commit(self, wire: Wire, group: list[_Member], statements: int) -> list[list[Row]]:
+        """COMMIT, behind so many statements that are on their way; the rows of those.
+
+        Raises:
+            Refused: one of them was, so the server did not come to COMMIT. _Undo: COMMIT was. ConnectionLost
+        """
         try:
             wire.control("COMMIT")
-            ((done,),) = wire.receive()
+            *rows, ((done,),) = wire.receive()
         except Refused as refused:
-            raise _Undo(members, refused) from refused
+            if refused.place < statements:
+                raise
+            raise _Undo(group, refused) from refused
         except ConnectionLost as lost:
             self.drop()
             if not self._was_committed(lost):
                 raise  # it is certain now: nothing of it is there
-        else:
-            if done[0] != b"COMMIT":
-                raise StoreFault(f"{self.place.name} answered COMMIT with {done[0]!r}")
+            return [[] for _ in range(statements)]  # a ``Final`` batch asks nothing
+        if done != b"COMMIT":
+            raise StoreFault(f"{self.place.name} answered COMMIT with {done!r}")
+        return rows
 
     def _was_committed(self, lost: ConnectionLost) -> bool:
         """Wait until the lost transaction has ended, and see how. Raises OutcomeUnknown if that cannot be learned."""

@@ -85,7 +85,7 @@ from ondol.transactions.remembering import (
 from ondol.transactions.replaying import NewFork, NewReplay, accept_fork, accept_replay, read_family
 from ondol.transactions.sessions import compact_session, delete_session, pin_session, write_session
 from ondol.transactions.signals import CLOCK, CONFIRMED, DECISIONS, Absorbed, Decision, absorb
-from ondol.transactions.statements import STATEMENTS, Row, Statement, Tx, with_conditions
+from ondol.transactions.statements import STATEMENTS, Final, Row, Statement, Tx, with_conditions
 from ondol.transactions.tokens import keep_token, revoke_token
 
 __all__ = [
@@ -110,6 +110,7 @@ __all__ = [
     "Dropped",
     "End",
     "Ended",
+    "Final",
     "Given",
     "IfBusy",
     "NewFact",

@@ -26,7 +26,7 @@ from ondol.transactions.pieces import (
     steers_in,
 )
 from ondol.transactions.remembering import Changes, change_memory
-from ondol.transactions.statements import Row, Statement, Tx
+from ondol.transactions.statements import Final, Row, Statement, Tx
 from ondol.usage import Usage
 
 _UNTOLD_READ = 500  # runs, and effects, that one claim reads for its note; the next one goes on
@@ -153,9 +153,9 @@ def note_down(
         digest, body = carried
         of_session = {"tenant": claim.tenant, "session": claim.session}
         writes.append(("carried.insert", of_session | {"digest": digest, "body": body}))
-    yield writes
     if dropped is not None:
         yield from outbox.offer(claim.tenant, claim.session, at, dropped)
+    yield Final(writes)
     return batch
 
 
@@ -224,7 +224,7 @@ def answer(
     (held,) = yield [hold(claim, len(entries), at, "run.hold_answered", **_spent(used))]
     seq = held_seq(held, claim, cancel=False)
     append, batch = append_entries(claim.tenant, claim.run, claim.fence, seq, at, entries)
-    yield [append, *writes]
+    yield Final([append, *writes])
     return batch
 
 
@@ -355,7 +355,7 @@ def started(claim: Claim, at: int, call: int, attempt: int, deadline: int, presu
         raise ClaimLost(f"call {call} of run {claim.run} is not waiting for attempt {attempt}")
     entry = events.EffectStarted(call=call, attempt=attempt, deadline=deadline, presumed=presumed)
     append, batch = append_entries(claim.tenant, claim.run, claim.fence, seq, at, [entry])
-    yield [append]
+    yield Final([append])
     return batch
 
 
@@ -414,7 +414,7 @@ def outcome(claim: Claim, user_id: str, at: int, done: Outcome, also: Sequence[e
         writes.append(message_row(claim.tenant, claim.run, done.reply, done.body))
     for kept in (done.blob, *done.attached):
         writes += _uses(claim, kept, at)
-    yield writes
+    yield Final(writes)
     return batch
 
 

@@ -16,6 +16,10 @@ T = TypeVar("T")
 Tx: TypeAlias = Generator[list[Statement], list[list[Row]], T]
 
 
+class Final(list[Statement]):
+    """The last batch of a transaction, which ends well whatever the rows of these say: a store may commit with it."""
+
+
 def read_statements(file: Path) -> dict[str, str]:
     """The statements of a file, by name, with each choice of their conditions."""
     text = file.read_text("utf-8")
