@@ -92,6 +92,10 @@ def test_sessions_are_shown_and_erased(folder: Path) -> None:
     assert ondol(*db, "db", "backup", "copy", cwd=folder).code == 0
     assert ondol(*db, "sessions", "rm", "s", cwd=folder).code == 0
     assert ondol(*db, "sessions", "show", "s", cwd=folder).code == 4
+    run = ondol(*db, "runs", "--session", "s", "-o", "ids", cwd=folder).ids[0]
+    erased = ondol(*db, "runs", "show", run, cwd=folder)
+    assert (erased.code, "completed" in erased.out, "kim" in erased.out) == (0, True, False)
+    assert "what was said and done in it was erased with its session" in erased.out
     gone = ondol(*db, "run", app("hello"), "say hi to kim", "--session", "s", "--operation-id", "k1", cwd=folder)
     assert (gone.code, gone.err.startswith("error [operation_expired]: ")) == (5, True)
     restored = ondol("--db", "sqlite:///back.db", "db", "restore", "copy", cwd=folder)

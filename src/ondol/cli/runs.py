@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from ondol.cli.lines import decided, deciding, happened
 from ondol.cli.output import Column, compact, say, text, when
 from ondol.cli.run import AgentName, Model, drive
 from ondol.cli.surface import By, Cli, Id, Ids, Limit, noun, verb
-from ondol.errors import CannotGoOn, InvalidInput, NotFound, OndolError, ReadOnly, RunWaiting
+from ondol.errors import CannotGoOn, CursorExpired, InvalidInput, NotFound, OndolError, ReadOnly, RunWaiting
 from ondol.events import Event
 from ondol.handles import Ask, Effect, Lineage, Run
 from ondol.imported import ImportedRun
@@ -137,13 +138,14 @@ async def imported_instead(rt: Runtime, run: str, missing: NotFound) -> Imported
 
 
 async def _so_far(run: Run) -> list[Event]:
-    """What is written down by now, without waiting for more."""
+    """What is written down by now, without waiting for more; nothing where it was erased."""
     events: list[Event] = []
     last = run._row.next_seq - 1
-    async for event in run.events():
-        events.append(event)
-        if event.id is not None and int(event.id.rpartition("/")[2]) >= last:
-            break
+    with contextlib.suppress(CursorExpired):
+        async for event in run.events():
+            events.append(event)
+            if event.id is not None and int(event.id.rpartition("/")[2]) >= last:
+                break
     return events
 
 
@@ -172,6 +174,9 @@ def _print(cli: Cli, shown: Shown) -> None:
         out.title("asks")
         out.table(shown.asks, _ASK_COLUMNS, indent=2)
     out.line()
+    if not shown.events:
+        out.line("what was said and done in it was erased with its session")
+        return
     out.title("events")
     timeline: list[Column[Event]] = [
         Column("SEQ", lambda e: (e.id or "").rpartition("/")[2]),
