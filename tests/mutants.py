@@ -659,6 +659,13 @@ MUTANTS = (
         ("tests/promise/test_context.py",),
     ),
     Mutant(
+        "vectors: a passage that is removed takes its vector with it",
+        "transactions/indexing.py",
+        '        writes += [("text.delete_vector", key | {"doc": doc}), ("text.delete", key | {"doc": doc})]\n',
+        '        writes += [("text.delete", key | {"doc": doc})]\n',
+        ("tests/promise/test_vectors.py",),
+    ),
+    Mutant(
         "outbox: who has nobody to tell leaves the message",
         "deliveries.py",
         "if run.agent not in self.served or not self._hears(run.agent, message.kind):",

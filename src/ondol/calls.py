@@ -558,7 +558,7 @@ class Calls:
             time_zone=self.row.zone, state=state,
             cancelled=Cancelled(), _now=self.drive.shown_now, _progress=progress, _steps=steps,
             _kept=functools.partial(self._kept, call),
-            _find=functools.partial(find, self.drive.store, self.row),
+            _find=functools.partial(find, self.drive.store, self.drive.runner.embedding, self.row),
             _memory=None if self.drive.memory is None else CallMemory(self.drive.memory, call),
         )  # fmt: skip
 

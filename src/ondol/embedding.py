@@ -1,13 +1,14 @@
-"""When are the vectors of a memory made, and what does a search do without them?
+"""When are the vectors of a memory or of a collection made, and what does a search do without them?
 
-Those of facts are made in the background, when a memory has changed or was searched: nobody waits. That of a query is
-waited for a moment; whatever goes wrong, words alone answer.
+Those of what is looked through are made in the background, when it has changed or was searched: nobody waits. That of a
+query is waited for a moment; whatever goes wrong, words alone answer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import importlib.util
+from collections.abc import Sequence
 
 from ondol import lookups, transactions, vectors
 from ondol.clock import Clock, micros
@@ -17,17 +18,17 @@ from ondol.ids import checked_id
 from ondol.records import FactRow
 from ondol.secret import logger, redact
 from ondol.store import Store
-from ondol.transactions import Scope
+from ondol.transactions import Scope, Space
 from ondol.vectors import Near
 
 log = logger("ondol.embedding")
 
 _MOMENT = 0.25  # seconds that a search waits for the vector of its query
 _REST = 30_000_000  # microseconds for which an embedder that failed a search is not asked by another
-_PATIENCE = 60.0  # seconds for a page of facts, in the background
-_PAGE = 16  # facts that are embedded at once
+_PATIENCE = 60.0  # seconds for a page of facts or passages, in the background
+_PAGE = 16  # facts or passages that are embedded at once
 _ASKED = 300  # characters of a query; of a longer one the first and the last, where it says what it is about
-_REMEMBERED = 10_000  # memories that wait for their vectors; of others the next search says so again
+_REMEMBERED = 10_000  # memories and collections that wait for their vectors; of others the next search says so again
 
 
 class Embedding:
@@ -42,7 +43,7 @@ class Embedding:
             if importlib.util.find_spec("numpy") is None:
                 raise InvalidInput("numpy is missing: pip install 'ondol[vectors]'")
         self.store, self.clock, self.embedder = store, clock, embedder
-        self._wanted: dict[Scope, None] = {}
+        self._wanted: dict[Scope | Space, None] = {}
         self._wake = asyncio.Event()
         self._rests_until = 0
 
@@ -59,8 +60,8 @@ class Embedding:
             _warn("a query was searched by its words alone", error)
             return None
 
-    def look(self, scope: Scope) -> None:
-        """Facts of this memory may be without a vector."""
+    def look(self, scope: Scope | Space) -> None:
+        """Facts of this memory, or passages of this collection, may be without a vector."""
         if self.embedder is not None and len(self._wanted) < _REMEMBERED:
             self._wanted[scope] = None
             self._wake.set()
@@ -74,9 +75,10 @@ class Embedding:
                 scope = next(iter(self._wanted))
                 del self._wanted[scope]
                 try:
-                    await self._make(scope)
+                    await (self._make(scope) if isinstance(scope, Scope) else self._make_of_passages(scope))
                 except Exception as error:  # of the embedder or of the store: the next search wants them again
-                    _warn("a memory is searched by its words alone", error)
+                    what = "a memory" if isinstance(scope, Scope) else f"the collection {scope.name!r}"
+                    _warn(f"{what} is searched by its words alone", error)
 
     async def _make(self, scope: Scope) -> None:
         assert self.embedder is not None
@@ -86,10 +88,24 @@ class Embedding:
             texts = [(fact, text) for fact in page if (text := _readable(fact)) is not None]
             if not texts:
                 continue
-            async with asyncio.timeout(_PATIENCE):
-                given = await self.embedder.embed([text for _, text in texts], query=False)
-            made = [(fact, vectors.packed(vector)) for (fact, _), vector in zip(texts, given, strict=True)]
+            given = await self._embedded([text for _, text in texts])
+            made = [(fact, vector) for (fact, _), vector in zip(texts, given, strict=True)]
             await self.store.write(transactions.keep_vectors, scope, model, made)
+
+    async def _make_of_passages(self, space: Space) -> None:
+        assert self.embedder is not None
+        model, before = self.embedder.name, None
+        while page := await self.store.read(lookups.passages_without_vector, space, model, _PAGE, before):
+            before = page[-1][0]
+            given = await self._embedded([text for _, text in page])
+            made = [(doc, vector) for (doc, _), vector in zip(page, given, strict=True)]
+            await self.store.write(transactions.keep_text_vectors, space, model, made)
+
+    async def _embedded(self, texts: Sequence[str]) -> list[bytes]:
+        assert self.embedder is not None
+        async with asyncio.timeout(_PATIENCE):
+            given = await self.embedder.embed(texts, query=False)
+        return [vectors.packed(vector) for vector in given]
 
     def _now(self) -> int:
         return micros(self.clock)

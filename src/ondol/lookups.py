@@ -157,13 +157,14 @@ def _together(key: Mapping[str, Any], together: Sequence[Asked]) -> Statement:
 class FoundText(NamedTuple):
     """A text of a history or of a collection: whose it is, its place there, and how it fits the query.
 
-    ``source`` is the run of a message, or the path of a document.
+    ``source`` is the run of a message, or the path of a document. ``by`` says what found it.
     """
 
     source: str
     place: int
     text: str
     hit: Hit
+    by: Method = "words"
 
 
 def find_messages(space: Space, query: str, limit: int) -> Tx[list[FoundText]]:
@@ -185,22 +186,61 @@ def find_messages(space: Space, query: str, limit: int) -> Tx[list[FoundText]]:
     return [FoundText(*places[h.text], texts[h.text], h) for h in ranking.ranked(query, found.rare, texts, limit)]
 
 
-def find_passages(space: Space, query: str, limit: int) -> Tx[list[FoundText]]:
-    """The passages of a collection that fit a query best, the best first."""
+def find_passages(space: Space, query: str, limit: int, near: Near | None = None) -> Tx[list[FoundText]]:
+    """The passages of a collection that fit a query best, the best first; ``near``: also by what it means."""
+    if near is None:
+        return (yield from _passages_by_words(space, query, limit))
+    by_words = yield from _passages_by_words(space, query, max(limit, vectors.NEAREST))
+    words = {f.hit.text: f for f in by_words}
+    close = {f.hit.text: f for f in (yield from _passages_by_vectors(space, near))}
+    order = vectors.fused([list(words), list(close)])[:limit]
+    return [(words.get(doc) or close[doc])._replace(by=vectors.method(doc, list(words), list(close))) for doc in order]
+
+
+def _passages_by_words(space: Space, query: str, limit: int) -> Tx[list[FoundText]]:
     found = yield from candidates(space, query)
     if found is None:
         return []
-    at = {"tenant": space.tenant, "space": found.space}
-    rows = yield [("text.at", at | {"doc": doc}) for doc in found.texts]
-    stored = {doc: row[0] for doc, row in zip(found.texts, rows, strict=True) if row}
+    known = yield from _passages(space, found.space, found.texts)
+    texts = {doc: text for doc, (_, _, text) in known.items()}
+    hits = ranking.ranked(query, found.rare, texts, limit)
+    return [FoundText(*known[h.text], h) for h in hits]
+
+
+def _passages_by_vectors(space: Space, near: Near) -> Tx[list[FoundText]]:
+    (spaces,) = yield [("space.get", space.key)]
+    if not spaces:
+        return []
+    at = {"tenant": space.tenant, "space": spaces[0][0], "model": near.model, "window": vectors.SEEN}
+    (stored,) = yield [("text.vectors", at)]
+    docs = vectors.nearest(near.vector, [(doc, vector) for doc, vector in stored])
+    known = yield from _passages(space, spaces[0][0], docs)
+    return [FoundText(*known[doc], Hit(doc, 0, ())) for doc in docs if doc in known]
+
+
+def _passages(space: Space, number: int, docs: Sequence[int]) -> Tx[dict[int, tuple[str, int, str]]]:
+    """Path, place and text of those that belong to a document as it is now."""
+    at = {"tenant": space.tenant, "space": number}
+    rows = yield [("text.at", at | {"doc": doc}) for doc in docs]
+    stored = {doc: row[0] for doc, row in zip(docs, rows, strict=True) if row}
     sources = dict.fromkeys(source for source, _, _ in stored.values())
     named = yield [("document.of_source", at | {"source": source}) for source in sources]
     paths = {source: rows[0][0] for source, rows in zip(sources, named, strict=True) if rows}
-    texts = {doc: stored_text(body) for doc, (source, _, body) in stored.items() if source in paths}
-    return [
-        FoundText(paths[stored[h.text][0]], stored[h.text][1], texts[h.text], h)
-        for h in ranking.ranked(query, found.rare, texts, limit)
-    ]
+    return {
+        doc: (paths[source], place, stored_text(body))
+        for doc, (source, place, body) in stored.items()
+        if source in paths
+    }
+
+
+def passages_without_vector(space: Space, model: str, limit: int, before: int | None) -> Tx[list[tuple[int, str]]]:
+    """Passages of a collection whose meaning the model has not said yet; ``before`` is the last one seen."""
+    (spaces,) = yield [("space.get", space.key)]
+    if not spaces:
+        return []
+    at = {"tenant": space.tenant, "space": spaces[0][0], "model": model, "window": vectors.SEEN, "limit": limit}
+    (rows,) = yield [with_conditions("text.without_vector", at, {"before": before})]
+    return [(doc, stored_text(body)) for doc, body in rows]
 
 
 class KnownDocument(NamedTuple):

@@ -923,7 +923,9 @@ class Runtime:
         self._working  # noqa: B018 - raises when closed
         checked_id("tenant", tenant)
         space = checked_id("the name of a collection", collection)
-        return await indexed.index(self._store, tenant, space, paths, micros(self.clock))
+        done = await indexed.index(self._store, tenant, space, paths, micros(self.clock))
+        self._embedding.look(searching.documents_of(tenant, space))
+        return done
 
     async def search_documents(
         self, query: str, *, collection: str = "documents", limit: int = 10, tenant: str = DEFAULT_TENANT
@@ -931,7 +933,8 @@ class Runtime:
         """The passages of a collection that fit best, the best first."""
         self._working  # noqa: B018 - raises when closed
         checked_id("tenant", tenant)
-        return await searching.find_documents(self._store, tenant, collection, query, checked_limit(limit))
+        checked_limit(limit)
+        return await searching.find_documents(self._store, self._embedding, tenant, collection, query, limit)
 
     async def search_history(
         self, query: str, *, user: str, session: str | None = None, limit: int = 10, tenant: str = DEFAULT_TENANT

@@ -150,4 +150,5 @@ instructions. where:\n{about}"
 
 def _told(where: str, one: Found) -> dict[str, Any]:
     text = values.excerpt(values.valid(one.text), _SHOWN)
-    return {"text": text, "locator": one.locator or where} | ({"title": one.title} if one.title else {})
+    by = {} if one.found_by in ("", "words") else {"found_by": one.found_by}
+    return {"text": text, "locator": one.locator or where} | ({"title": one.title} if one.title else {}) | by

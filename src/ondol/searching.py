@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ondol import lookups, queries, ranking, transactions
+from ondol.embedding import Embedding
 from ondol.lookups import FoundText
 from ondol.records import RunRow
 from ondol.store import Store
@@ -17,10 +18,12 @@ from ondol.transactions import Space
 _SHOWN = 600  # characters of a message that was found
 
 
-async def find(store: Store, run: RunRow, kind: str, name: str, query: str, limit: int) -> Sequence[Found]:
+async def find(
+    store: Store, embedding: Embedding, run: RunRow, kind: str, name: str, query: str, limit: int
+) -> Sequence[Found]:
     """What a run finds in the history of its session or of its user, or in a collection of its tenant."""
     if kind == "documents":
-        return await find_documents(store, run.tenant, name, query, limit)
+        return await find_documents(store, embedding, run.tenant, name, query, limit)
     return await find_history(store, transactions.history_space(run.tenant, kind, run.user_id, name), query, limit)
 
 
@@ -39,10 +42,19 @@ async def find_history(store: Store, space: Space, query: str, limit: int) -> li
     ]
 
 
-async def find_documents(store: Store, tenant: str, collection: str, query: str, limit: int) -> list[Found]:
-    """Passages that fit best; ``locator`` is the path, and the line or page."""
-    found: list[FoundText] = await store.read(lookups.find_passages, documents_of(tenant, collection), query, limit)
-    return [Found(text=f.text, locator=f"{f.source}:{f.place}", title=f.source.rpartition("/")[2]) for f in found]
+async def find_documents(
+    store: Store, embedding: Embedding, tenant: str, collection: str, query: str, limit: int
+) -> list[Found]:
+    """Passages that fit best, by words and, where there is an embedder that answers, by vectors; ``locator`` is the
+    path, and the line or page."""
+    space = documents_of(tenant, collection)
+    near = await embedding.near(query)
+    found: list[FoundText] = await store.read(lookups.find_passages, space, query, limit, near)
+    embedding.look(space)
+    return [
+        Found(text=f.text, locator=f"{f.source}:{f.place}", title=f.source.rpartition("/")[2], found_by=f.by)
+        for f in found
+    ]
 
 
 def documents_of(tenant: str, collection: str) -> Space:

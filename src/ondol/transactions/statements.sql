@@ -703,6 +703,29 @@ WHERE r.tenant = :tenant AND r.session = :session
 -- name: text.delete
 DELETE FROM search_texts WHERE tenant = :tenant AND space = :space AND doc = :doc
 
+-- Passages of a collection that have no vector of the model, the newest first, among the newest of all.
+-- name: text.without_vector
+SELECT doc, body FROM (SELECT tenant, space, doc, body FROM search_texts WHERE tenant = :tenant AND space = :space
+  ORDER BY doc DESC LIMIT :window) newest
+WHERE NOT EXISTS (SELECT 1 FROM text_vectors v WHERE v.tenant = newest.tenant AND v.space = newest.space
+  AND v.doc = newest.doc AND v.model = :model) [before: AND doc < :before]
+ORDER BY doc DESC LIMIT :limit
+
+-- name: text.vectors
+SELECT v.doc, v.vector FROM (SELECT tenant, space, doc FROM search_texts WHERE tenant = :tenant AND space = :space
+  ORDER BY doc DESC LIMIT :window) newest
+JOIN text_vectors v ON v.tenant = newest.tenant AND v.space = newest.space AND v.doc = newest.doc AND v.model = :model
+ORDER BY v.doc DESC
+
+-- Nothing is kept of a passage that is gone by now.
+-- name: text.put_vector
+INSERT INTO text_vectors (tenant, space, doc, model, vector)
+SELECT tenant, space, doc, :model, :vector FROM search_texts WHERE tenant = :tenant AND space = :space AND doc = :doc
+ON CONFLICT (tenant, space, doc) DO UPDATE SET model = excluded.model, vector = excluded.vector
+
+-- name: text.delete_vector
+DELETE FROM text_vectors WHERE tenant = :tenant AND space = :space AND doc = :doc
+
 -- What an indexing that died left behind.
 -- name: text.orphaned
 SELECT source FROM search_texts WHERE tenant = :tenant AND space = :space
