@@ -330,7 +330,8 @@ def session_message_body(said: SessionMessage) -> SessionMessageBody:
 class ContextBody(TypedDict):
     """What the model saw at a step. ``matches``: built again from what is stored, it has the recorded hash.
 
-    ``compaction`` says what was left out from this step on, ``before`` holds the messages as they would have been.
+    ``leaves_out``: not all of the session is shown as it was said. ``compaction`` says what was left out from this step
+    on, ``before`` holds the messages as they would have been.
     """
 
     run: str
@@ -338,6 +339,7 @@ class ContextBody(TypedDict):
     hash: str
     matches: bool
     incomplete: bool
+    leaves_out: bool
     definition: dict[str, Any]
     messages: list[dict[str, Any]]
     compaction: dict[str, Any] | None
@@ -347,8 +349,8 @@ class ContextBody(TypedDict):
 def context_body(seen: SeenContext) -> ContextBody:
     return {
         "run": seen.run, "step": seen.step, "hash": seen.hash, "matches": seen.matches, "incomplete": seen.incomplete,
-        "definition": values.encode(seen.definition), "messages": [message_body(m) for m in seen.messages],
-        "compaction": seen.compaction,
+        "leaves_out": seen.leaves_out, "definition": values.encode(seen.definition),
+        "messages": [message_body(m) for m in seen.messages], "compaction": seen.compaction,
         "before": None if seen.before is None else [message_body(m) for m in seen.before],
     }  # fmt: skip
 

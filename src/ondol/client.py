@@ -175,7 +175,8 @@ class AsyncClient:
         return SeenContext(
             run=body["run"], step=body["step"], messages=[_message(m) for m in body["messages"]],
             definition=values.decode(body["definition"]), hash=body["hash"], matches=body["matches"],
-            incomplete=body["incomplete"],
+            incomplete=body["incomplete"], leaves_out=body["leaves_out"], compaction=body["compaction"],
+            before=None if body["before"] is None else [_message(m) for m in body["before"]],
         )  # fmt: skip
 
     async def export_run(self, run: str, *, tenant: str = DEFAULT_TENANT, **_: Any) -> str:

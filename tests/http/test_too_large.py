@@ -42,7 +42,7 @@ ANSWERS: list[Any] = ["compact", "drop", {"drop": ["turns"]}, "raise", {"raise":
 
 @pytest.mark.parametrize("answer", ANSWERS, ids=str)
 async def test_a_program_elsewhere_says_what_becomes_of_a_request_that_is_too_large(asked: Asked, answer: Any) -> None:
-    _, there, run, ask = asked
+    http, there, run, ask = asked
     assert (ask.kind, ask.state, ask.arguments["budget"]) == ("compaction", "open", 1_200)
     decided = await ask.answer(answer, by="lee")
     kind = answer if isinstance(answer, str) else next(iter(answer))
@@ -57,6 +57,8 @@ async def test_a_program_elsewhere_says_what_becomes_of_a_request_that_is_too_la
     await run.result()
     seen = await there.context(run.id)
     assert seen.matches
+    assert seen == await http.app.runtime.context(run.id)  # with what was left out, and what it was before
+    assert (seen.compaction is not None, seen.before is not None) == (kind != "raise",) * 2
     assert ("not shown any more" in seen.messages[1].text) == (kind != "raise")
 
 

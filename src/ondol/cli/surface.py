@@ -120,7 +120,12 @@ class Cli:
             from ondol import AsyncClient
 
             async with AsyncClient(self.server) as there:
-                yield cast("Runtime", there)  # it has the methods that commands use
+                try:
+                    yield cast("Runtime", there)  # it has the methods that most commands use
+                except AttributeError as error:
+                    if error.obj is not there:
+                        raise
+                    raise InvalidInput("this command works on a store, not on a server: name it with --db") from error
             return
         from ondol.cli.bystander import bystander
         from ondol.runtime import Runtime
