@@ -34,6 +34,27 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
+        "postgresql: synchronous_commit is switched on where it is off",
+        "stores/postgres_place.py",
+        "CASE now.now WHEN 'off' THEN 'on'",
+        "CASE now.now WHEN '' THEN 'on'",
+        ("tests/torture/test_server.py",),
+    ),
+    Mutant(
+        "postgresql: who reads waits for a server that is away",
+        "stores/postgres.py",
+        "wire = wire or Wire(self._connector.connect())",
+        "wire = wire or Wire(self.place.connect())",
+        ("tests/stores/test_postgres_commit.py",),
+    ),
+    Mutant(
+        "postgresql: a lost COMMIT is read back",
+        "stores/postgres_writer.py",
+        "            if not self._was_committed(lost):\n                raise  # it",
+        "            raise  # it",
+        ("tests/stores/test_postgres_commit.py",),
+    ),
+    Mutant(
         "memory: a search reads the facts of its scope alone",
         "lookups.py",
         "yield from candidates(scope.space, query)\n    if found is None:\n        return []\n    at = scope.key",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 
 import behind
 import psycopg
@@ -15,12 +16,12 @@ import pytest
 from postgres import Server
 from proxy import Cut, Proxy
 
-from ondol import Agent, Runtime
+from ondol import Agent, Context, Runtime, RunWaiting, tool
 from ondol.errors import OutcomeUnknown, StoreBusy
 from ondol.queries import get_meta
 from ondol.stores import postgres_place, postgres_writer
 from ondol.stores.postgres import PostgresStore
-from ondol.testing import ScriptedModel
+from ondol.testing import FaultPlan, FaultyStore, ScriptedModel, call
 from ondol.transactions import Final, Tx, set_meta
 
 CUTS = 10  # of each kind
@@ -143,6 +144,48 @@ async def test_what_cannot_be_learned_in_time_is_said_to_be_unknown(
         run = await rt.start(agent, "hi", session="s", operation_id="op")
         await run.result()
         assert [r.id for r in await rt.runs()] == [run.id]
+
+
+class Holds:
+    """The fault: the network holds back the next COMMIT for longer than anybody waits."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self.proxy = proxy
+
+    def hit(self) -> None:
+        self.proxy.delay, self.proxy.cut = 0.5, "delayed"
+
+    async def ahit(self) -> None:
+        self.hit()
+
+
+@tool(effect="once", timeout=timedelta(seconds=1))  # so long is an attempt waited for that nobody knows of
+async def letter(ctx: Context[list[str]]) -> str:
+    ctx.deps.append(ctx.idempotency_key)
+    return "sent"
+
+
+@pytest.mark.parametrize("at", ["answer", "started", "outcome", "commit"])
+async def test_a_run_whose_write_stays_unknown_reads_what_is_there_and_goes_on(
+    new_database: Callable[[], str], proxy: Proxy, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    monkeypatch.setattr(postgres_writer, "READ_BACK_PATIENCE", 0.1)
+    agent = Agent("writes", model=ScriptedModel([call("letter"), "done"]), tools=[letter])
+    plan, sent = FaultPlan().at(at, fault=Holds(proxy)), list[str]()
+    store = FaultyStore(PostgresStore(proxy.url(new_database())), plan)
+    async with Runtime(store, agents=[agent], deps=sent) as rt:
+        run = await rt.start(agent, "hi", session="s", operation_id="op")
+        try:
+            assert (await run.result()).text == "done"
+        except RunWaiting:  # it was started, and whoever took the run up again cannot know what became of that
+            (ask,) = await run.asks()
+            if sent:
+                await ask.happened("sent", "it is there", by="lee")
+            else:
+                await ask.not_happened("it is not there", by="lee")
+            assert (await run.result()).text == "done"
+    assert not plan.unreached
+    assert proxy.cuts == len(sent) == 1
 
 
 @pytest.mark.parametrize("cut", ["before", "after", "delayed"])

@@ -2,7 +2,8 @@
 
 A case is a new database, sixteen sessions whose clients send one operation after the other to one of two runtimes, and
 one end of the server at some write: an immediate shutdown, a backend that is killed, all of its processes killed. Then
-it is started again. What a client had been told before that is there at once, and all that was asked is done once.
+it is started again. What a client had been told before that is there at once, and all that was asked is done once; also
+where the patience of the store is over before (every other seed): then clients are refused, or told that nobody knows.
 
 The server has ``synchronous_commit`` off, so that what is not flushed is lost: Ondol has to switch it on.
 """
@@ -13,26 +14,29 @@ import asyncio
 import functools
 import random
 from collections import Counter
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 import pytest
 from crash import invariants, load
 from crash.aftermath import ledger, nothing_is_left
+from crash.lives import HurriedClock
 from crash.scenarios import KINDS, World, outcome, settled
 from postgres import Server
 
 from ondol import Runtime
 from ondol.errors import OutcomeUnknown, StoreBusy
 from ondol.runtime import open_store
-from ondol.stores import postgres_place
-from ondol.testing import FaultPlan, FaultyStore
+from ondol.stores import postgres_place, postgres_writer
+from ondol.testing import FaultPlan, FaultyStore, ManualClock
 from torture.campaign import Family, Place
 
 WRITERS, EACH = 16, 2
 OPERATIONS = WRITERS * EACH
 WRITES = 4 * OPERATIONS  # a turn without any tool makes as many
+STILL = 2.0  # seconds in which nothing comes to its end
 SYNCHRONOUS_COMMIT_AS_IT_IS = postgres_place._SETTINGS.replace("WHEN 'off' THEN 'on'", "WHEN '' THEN ''")
 
 
@@ -80,13 +84,18 @@ class Outage:
             self.over.set_exception(error)
 
 
-async def clients(doors: list[Runtime], world: World, seed: int, outage: Outage) -> None:
-    """All of them, until each operation has ended; or until what they were told is found to be lost."""
+async def clients(doors: list[Runtime], world: World, seed: int, outage: Outage, clock: ManualClock) -> None:
+    """All of them, until each operation has ended; or until what they were told is found to be lost.
+
+    Where nothing but the time is waited for, as for the deadline of an attempt that nobody knows of, it passes.
+    """
     working = asyncio.create_task(_everybody(doors, world, seed))
     try:
         await asyncio.wait({working, outage.over}, return_when=asyncio.FIRST_COMPLETED)
         if outage.began:  # what a client stumbles over may be what was lost
             await outage.over
+        while not (await asyncio.wait({working}, timeout=STILL))[0]:
+            clock.advance(minutes=2)
         await working
         assert outage.began, "it did not go down"
         await outage.over
@@ -129,16 +138,17 @@ async def survives(seed: int, place: Place, db: str, away: Callable[[], object])
     chosen, downstream = random.Random(seed), await place.downstream()
     world = World(downstream.url, place.name, place.folder / "client.jsonl")
     outage = Outage(away, db, world)
+    clock = HurriedClock(datetime.now(UTC))
     plan = FaultPlan().at_write(chosen.randrange(1, WRITES), "before", outage)
     tasks = asyncio.all_tasks()
     async with AsyncExitStack() as stack:
         doors = [
             await stack.enter_async_context(
-                Runtime(FaultyStore(open_store(db), plan), agents=[load.agent(world)], deps=world)
+                Runtime(FaultyStore(open_store(db), plan), agents=[load.agent(world)], deps=world, clock=clock)
             )
             for _ in range(2)
         ]
-        await clients(doors, world, seed, outage)
+        await clients(doors, world, seed, outage, clock)
     nothing_is_left(db, asyncio.all_tasks() - tasks)
     after, now = invariants.written(db), await ledger(downstream, world)
     calls = Counter(line["run"] for line in world.events("model"))
@@ -160,11 +170,21 @@ def goes_down(server: Server, how: str, database: str) -> None:
         server.start()
 
 
+@contextmanager
+def patience(seconds: float) -> Iterator[None]:
+    """So long does the store wait for a server that is away, and for the end of what was lost."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(postgres_place, "PATIENCE", seconds)
+        patch.setattr(postgres_writer, "READ_BACK_PATIENCE", seconds)
+        yield
+
+
 async def case(seed: int, place: Place) -> None:
     how = ("immediately", "a backend", "all of it")[seed % 3]
     db = await asyncio.to_thread(server().new_database)
     try:
-        await survives(seed, place, db, functools.partial(goes_down, server(), how, db.rpartition("/")[2]))
+        with patience(10.0 if seed % 2 == 0 else 0.05):
+            await survives(seed, place, db, functools.partial(goes_down, server(), how, db.rpartition("/")[2]))
     finally:
         await asyncio.to_thread(server().drop, db)
 
