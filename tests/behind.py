@@ -22,6 +22,11 @@ def file_of(db: str) -> Path | None:
     return Path(db.removeprefix("sqlite:///")) if db.startswith("sqlite:///") else None
 
 
+def exists(db: str) -> bool:
+    """Has any process opened the store? One in PostgreSQL is a database with the tables in it."""
+    return (file := file_of(db)) is None or file.exists()
+
+
 def execute(db: str, sql: str) -> list[tuple[Any, ...]]:
     """Run one statement on the store of that URL."""
     if (file := file_of(db)) is not None:

@@ -52,10 +52,6 @@ class House:
         assert file is not None
         return file
 
-    def exists(self) -> bool:
-        """Has any process opened the store?"""
-        return (file := behind.file_of(self.db)) is None or file.exists()
-
     # --- the agent ----------------------------------------------------------------------------------------------
 
     def agent(self, *answers: Any, tools: Sequence[Any] | None = None, said: str = "go", **described: Any) -> Agent:

@@ -16,6 +16,7 @@ import pytest
 from kit import App, Conversation, Outside, app, serve, until
 
 from ondol import Agent, Context, Runtime, tool
+from ondol.stores.postgres import PostgresStore
 from ondol.testing import Downstream, FaultPlan, call, kill, stop
 
 LEASE = 1.0  # seconds
@@ -172,6 +173,19 @@ async def test_a_decision_in_one_process_wakes_the_run_that_another_drives(share
         await until(cancelled, "run.waiting")
         await door.cancel(cancelled.id, by="lee")
         assert (await (await driver.get_run(cancelled.id)).refresh()).status == "cancelled"
+
+
+async def test_a_process_that_ends_while_it_asks_to_drive_leaves_no_lease(shared: str) -> None:
+    """Else its agents would be taken for served until that is over."""
+    store = PostgresStore(shared)
+    await store.open(lambda: None)
+    asking = asyncio.create_task(store.drives("me", ["shop"]))
+    await asyncio.sleep(0)  # it is on its way
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    await store.close()
+    assert behind.held(shared) == []
 
 
 if __name__ == "__main__":

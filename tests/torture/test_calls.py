@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from typing import Any
 from unittest.mock import patch
 
+import behind
 from crash.aftermath import LATER, is_taken_up
 from crash.counting import counted, looks
 from crash.lives import Death, HurriedClock, Life
@@ -201,7 +202,7 @@ async def suffers(place: Place, first: Faults, second: Faults | None, name: str)
         await lives(db, world, scenario, clock, first, *clients)
         if second is not None:
             await lives(db, world, scenario, clock, second, lambda rt: take_up(rt, world, scenario))
-        if not (place.folder / "ondol.db").exists():  # it failed to open: there is nothing to look at yet
+        if not behind.exists(db):  # it failed to open: there is nothing to look at yet
             await lives(db, world, scenario, clock, Faults(), lambda rt: rt.runs())
         await is_taken_up(db, world, name, world, LATER)
 
@@ -246,7 +247,9 @@ async def control(seed: int, place: Place) -> None:
         await _single(Cell("once_without_check", "outcome", 1, "gone"), place)
 
 
-FAMILY = Family(case=case, control=control, cases=len(KINDS) + 10_000, sample=len(KINDS), tries=1)
+FAMILY = Family(
+    case=case, control=control, cases=len(KINDS) + 10_000, sample=len(KINDS), tries=1, stores=("sqlite", "postgresql")
+)
 
 
 @FAMILY.sampled

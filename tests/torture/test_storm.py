@@ -42,7 +42,7 @@ async def control(seed: int, place: Place) -> None:
         await case(seed, place)
 
 
-FAMILY = Family(case=case, control=control, cases=100, sample=2, tries=1)
+FAMILY = Family(case=case, control=control, cases=100, sample=2, tries=1, stores=("sqlite", "postgresql"))
 
 
 @FAMILY.sampled

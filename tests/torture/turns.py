@@ -101,7 +101,8 @@ class Turns:
         return await self._through(lambda: self.store.read(tx, *args, **kwargs))
 
     async def open(self, on_change: Callable[[], None]) -> None:
-        await self._inside_of(lambda: self.store.open(on_change))
+        """Nobody else is there whose changes could be told of, and a listener tells of its own start when it likes."""
+        await self._inside_of(lambda: self.store.open(lambda: None))
 
     async def close(self) -> None:
         await self._inside_of(self.store.close)

@@ -99,7 +99,11 @@ class PostgresStore:
         if listener is None:
             return False
         if listener.owner != owner:
-            await self.write(_lease, owner, json.dumps(sorted(agents)), self.place.lease)
+            try:
+                await self.write(_lease, owner, json.dumps(sorted(agents)), self.place.lease)
+            except asyncio.CancelledError:  # it was written all the same, and ``close`` has to end it
+                listener.renews(owner, json.dumps(sorted(agents)))
+                raise
             listener.renews(owner, json.dumps(sorted(agents)))
         return listener.has_lease()
 
