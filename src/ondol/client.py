@@ -45,7 +45,7 @@ from ondol.ids import DEFAULT_TENANT
 from ondol.records import RunRow, SessionRow
 from ondol.remote_memory import BlockingMemory, RemoteMemory
 from ondol.replay import By, ReplayEffect, ReplayVerdict
-from ondol.runtime import Attached, File, ForkEffects, ReplayClock
+from ondol.runtime import Attached, File, ForkEffects, ReplayClock, Trigger
 from ondol.spending import UsageBy, UsageLine
 from ondol.transactions import Decision, IfBusy
 from ondol.usage import Usage
@@ -102,12 +102,13 @@ class AsyncClient:
         self, agent: str, input: str, *, session: str | None = None, user: str | None = None,
         operation_id: str | None = None, if_busy: IfBusy = "queue", expected_revision: int | None = None,
         attachments: Sequence[Attached] = (), time_zone: str | None = None, metadata: Mapping[str, Any] | None = None,
-        tenant: str = DEFAULT_TENANT,
+        trigger: Trigger = "api", tenant: str = DEFAULT_TENANT,
     ) -> Run:  # fmt: skip
         """As ``Runtime.start``. Without an ``operation_id`` one is made, so that a lost answer makes no second run."""
         body = {
             "agent": getattr(agent, "name", agent), "input": input, "session": session, "user": user,
             "if_busy": if_busy, "time_zone": time_zone, "metadata": metadata and values.encode_object(metadata),
+            "trigger": None if trigger == "api" else trigger,
             "attachments": [await asyncio.to_thread(_attached, a) for a in attachments],
         }  # fmt: skip
         headers = {"prefer": "respond-async", "idempotency-key": _key(operation_id)}

@@ -52,5 +52,19 @@ async def slow(ctx: Context[Any]) -> str:
     return "done"
 
 
-worker = Agent("worker", model="openai:served-1", tools=[heartbeat, child, slow])
+@tool(approve=True)
+def pay() -> str:
+    """Pay."""
+    with (HERE / "paid").open("a") as file:
+        file.write("paid\n")
+    return "paid"
+
+
+@tool(effect="steps")
+async def paint(ctx: Context[Any]) -> str:
+    """Paint in a colour that a person names."""
+    return f"painted {await ctx.ask('Which colour?', schema=str)}"
+
+
+worker = Agent("worker", model="openai:served-1", tools=[heartbeat, child, slow, pay, paint])
 rt = Runtime(agents=[worker])

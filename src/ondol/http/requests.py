@@ -33,6 +33,7 @@ _BARE = re.compile(r"[!#-~](?:[ -~]{0,198}[!-~])?")  # as most clients send it
 _MEDIA_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,60}/[A-Za-z0-9!#$&^_.+-]{1,60}")
 _MOST_FILES = 100
 OnDisconnect: TypeAlias = Literal["cancel", "continue"]
+SaidBy: TypeAlias = Literal["api", "chat"]
 
 Key = Annotated[
     str | None,
@@ -208,7 +209,8 @@ class AttachmentIn(Body):
 
 
 class StartRun(Body):
-    """An operation. ``on_disconnect`` says what becomes of its run when the client of its stream goes away."""
+    """An operation. ``on_disconnect`` says what becomes of its run when the client of its stream goes away; ``trigger``
+    whether a person said it in a chat."""
 
     agent: Id
     input: str
@@ -219,6 +221,7 @@ class StartRun(Body):
     attachments: list[AttachmentIn] = Field(default=[], max_length=_MOST_FILES)
     time_zone: str | None = None
     metadata: dict[str, Any] | None = None
+    trigger: SaidBy = "api"
 
 
 class StartRunForm(BaseModel):
@@ -235,6 +238,7 @@ class StartRunForm(BaseModel):
     )] = []  # fmt: skip
     time_zone: str | None = None
     metadata: Annotated[str | None, Field(description="JSON.")] = None
+    trigger: SaidBy = "api"
 
 
 class CancelRun(Body):

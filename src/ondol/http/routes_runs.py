@@ -103,6 +103,7 @@ def routes(service: Service, drain: Drain) -> APIRouter:
             caller, asked.agent, asked.input, session=session or asked.session, user=asked.user,
             operation_id=idempotency_key(key), if_busy=asked.if_busy, expected_revision=revision(if_match),
             attachments=wanted.files, time_zone=asked.time_zone, metadata=asked.metadata,
+            trigger=asked.trigger,
         )  # fmt: skip
         if wants_events(request):
             return await follow(run, asked.on_disconnect, said.respond_async)

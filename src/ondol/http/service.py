@@ -29,7 +29,7 @@ from ondol.events import Event
 from ondol.handles import AT_REST, ENDED, Ask, Effect, Run, SeenContext, Session, SessionMessage
 from ondol.http.callers import Caller
 from ondol.replay import By, ReplayVerdict
-from ondol.runtime import File, ForkEffects, ReplayClock, Runtime
+from ondol.runtime import File, ForkEffects, ReplayClock, Runtime, Trigger
 from ondol.spending import UsageBy, UsageLine
 from ondol.transactions import IfBusy
 
@@ -76,12 +76,13 @@ class Service:
         self, caller: Caller, agent: str, input: str, *, session: str | None = None, user: str | None = None,
         operation_id: str | None = None, if_busy: IfBusy = "queue", expected_revision: int | None = None,
         attachments: Sequence[File] = (), time_zone: str | None = None, metadata: Mapping[str, Any] | None = None,
+        trigger: Trigger = "api",
     ) -> Run:  # fmt: skip
         caller.needs("run")
         return await self.rt.start(
             agent, input, session=session, user=caller.user_for(user), operation_id=operation_id, if_busy=if_busy,
             expected_revision=expected_revision, attachments=attachments, time_zone=time_zone, metadata=metadata,
-            own_only=caller.user is not None, tenant=caller.tenant,
+            trigger=trigger, own_only=caller.user is not None, tenant=caller.tenant,
         )  # fmt: skip
 
     async def run(self, caller: Caller, run: str) -> Run:
