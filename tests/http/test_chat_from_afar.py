@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 from cli.command import environment
+from door import read
 from http_served import calls, content, served, until
 from providers.loopback import LoopbackServer
 from providers.openai_server import says, stalls
@@ -28,18 +29,17 @@ async def provider() -> AsyncIterator[LoopbackServer]:
 
 
 class Terminal:
-    """The chat on a terminal of its own: what it shows, in order."""
+    """A command on a terminal of its own: what it shows, in order."""
 
-    def __init__(self, url: str, cwd: Path) -> None:
+    def __init__(self, url: str, cwd: Path, *words: str) -> None:
         self.said = b""
         self.pid, self._screen = pty.fork()
         if self.pid == 0:
             os.chdir(cwd)
-            words = [sys.executable, "-m", "ondol", "--url", url, "chat", "app:worker", "--session", "s"]
-            os.execve(sys.executable, words, environment())
+            os.execve(sys.executable, [sys.executable, "-m", "ondol", "--url", url, *words], environment())
 
     async def shows(self, text: str) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(45):
             while text.encode() not in self.said:
                 self.said += await asyncio.to_thread(os.read, self._screen, 4096)
         self.said = self.said.partition(text.encode())[2]
@@ -61,7 +61,7 @@ async def test_on_a_terminal_a_turn_is_seen_as_it_is_said_stopped_and_asked_abou
 ) -> None:
     async with served(db, provider, tmp_path) as (_, url), httpx.AsyncClient(base_url=url, timeout=30) as client:
         provider.will(stalls({"content": "Dear Kim, "}))
-        chat = Terminal(url, tmp_path)
+        chat = Terminal(url, tmp_path, "chat", "app:worker", "--session", "s")
         await chat.shows("> ")
         chat.types(b"write\n")
         await chat.shows("Dear Kim, ")  # while the answer is not complete
@@ -95,6 +95,23 @@ async def test_on_a_terminal_a_turn_is_seen_as_it_is_said_stopped_and_asked_abou
         assert content(tmp_path / "paid") == "paid\n"
         answers = (await client.get("/v1/asks", params={"state": "decided"})).json()["items"]
         assert [(a["decision"], a["value"]) for a in answers] == [("approve", None), ("answer", "blue")]
+
+
+async def test_whoever_comes_in_the_middle_of_an_answer_sees_what_was_said_so_far(
+    db: str, tmp_path: Path, provider: LoopbackServer
+) -> None:
+    async with served(db, provider, tmp_path) as (_, url), httpx.AsyncClient(base_url=url, timeout=30) as client:
+        provider.will(stalls({"content": "Dear Kim, "}))
+        body, key = {"agent": "worker", "input": "write"}, {"idempotency-key": "k"}
+        run = (await client.post("/v1/runs", json=body, headers=key)).json()["id"]
+        async with client.stream("GET", f"/v1/runs/{run}/events") as response:
+            async for event in read(response):
+                if event.event in ("model.delta", "message.snapshot"):
+                    break
+        watcher = Terminal(url, tmp_path, "run", "app:worker", "write", "--operation-id", "k")
+        await watcher.shows("Dear Kim, ")
+        await client.post(f"/v1/runs/{run}/cancel", json={})
+        assert await watcher.ends() == 1
 
 
 async def test_in_a_pipe_each_line_is_a_message_and_ctrl_c_leaves_nothing_running(

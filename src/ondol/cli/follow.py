@@ -138,6 +138,10 @@ class Progress:
                 self._early.append(event)
             case "model.delta" if d["kind"] == "text" and d["step"] > self._completed:
                 self._say(d["text"])
+            case "message.snapshot" if d["step"] > self._started:
+                self._early.append(event)
+            case "message.snapshot" if d["step"] > self._completed and d["text"].startswith(self.said):
+                self._say(d["text"].removeprefix(self.said))  # what was said before this watcher came
             case "model.started":
                 self._started, self.said = d["step"], ""
                 early, self._early = self._early, []
