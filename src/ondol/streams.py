@@ -26,11 +26,15 @@ class Watch:
         self._wake = wake or asyncio.Event()
         self._stored = False
         self._seen = 0  # the last entry that was read
+        self.hurried = False  # nothing more is waited for: once all was read, that nothing happened is told at once
         self.missed = True  # pieces of the answer in progress: it was not here, or too slow
 
     async def changed(self, within: float | None = None) -> bool | None:
         """Return when something may have happened since the last call: True if that may be stored. None if nothing
         did ``within`` so many seconds."""
+        if self.hurried and not self._wake.is_set():
+            self.hurried = False
+            return None
         try:
             async with asyncio.timeout(within):
                 await self._wake.wait()
@@ -95,6 +99,13 @@ class Streams:
     def notify_all(self) -> None:
         for run in list(self._watches):
             self.notify(run)
+
+    def hurry(self) -> None:
+        """Let every watcher read what is stored, and tell then that nothing happens."""
+        for watches in self._watches.values():
+            for watch in watches:
+                watch.hurried = True
+                watch.wake()
 
     def say(self, run: str, after: int, step: int, text: str) -> None:
         """A piece of the answer that follows the run's entry ``after``: kept for those who come in the middle."""

@@ -168,6 +168,10 @@ async def watch_session(
                 if tail.told.is_over and run != newest:
                     streams.unwatch(run, tails.pop(run).watch)
             while not wake.is_set():
+                if arriving.hurried:
+                    arriving.hurried = False
+                    yield None
+                    continue
                 try:
                     async with asyncio.timeout(idle):
                         await wake.wait()

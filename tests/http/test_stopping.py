@@ -7,6 +7,7 @@ a child process.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from door import read
 from http_served import APP, BOUND, calls, content, served, until
 from providers.loopback import LoopbackServer
 from providers.openai_server import says, stalls
+
+from ondol.testing import Process
 
 STREAM = {"accept": "text/event-stream"}
 
@@ -97,16 +100,42 @@ async def test_a_process_that_is_asked_to_stop_reaches_a_boundary_and_the_next_o
             told = [first, *[e async for e in events]]
         assert await process.wait() == 0, process.errors
         last = next(e.id for e in reversed(told) if e.id)
+        assert "effect.succeeded" in {e.event for e in told}  # the boundary that was reached is told before the end
         assert "run.completed" not in {e.event for e in told}
     provider.will(says("it is done"), says("it is done"), says("it is done"), says("it is done"))
     async with served(db, provider, tmp_path) as (_, url), httpx.AsyncClient(base_url=url, timeout=30) as client:
         async with client.stream("GET", f"/v1/runs/{run}/events", headers={"last-event-id": last or ""}) as response:
             rest = [e async for e in read(response)]
+        assert "effect.succeeded" not in {e.event for e in rest}
         assert rest[-1].event == "run.completed"
         stored = [e.id for e in [*told, *rest] if e.id]
         assert stored == [f"{run}/{n + 1}" for n in range(len(stored))]
         happened = [e.event for e in [*told, *rest]]
         assert happened.index("effect.succeeded") < happened.index("run.resumed")  # by the one that was asked to stop
+    assert content(tmp_path / "done") == "done\n"
+
+
+async def test_a_mounted_door_lets_the_uvicorn_above_it_stop(db: str, tmp_path: Path, provider: LoopbackServer) -> None:
+    """A stream that would never end (all runs of a session) does not keep the process from stopping."""
+    provider.will(calls("slow"))
+    env = {"ONDOL_DB": db, "OPENAI_BASE_URL": f"http://{provider.host}/v1", "HERE": str(tmp_path)}
+    async with Process([APP.with_name("mounted_app.py")], env=env) as process:
+        await until(lambda: "running on" in process.errors, within=50)
+        url = re.search(r"running on (http://\S+)", process.errors)
+        assert url is not None
+        async with httpx.AsyncClient(base_url=f"{url[1]}/agents", timeout=30) as client:
+            body = {"agent": "worker", "input": "go", "session": "s"}
+            await client.post("/v1/runs", json=body)
+            await until(lambda: content(tmp_path / "slow"))
+            async with client.stream("GET", "/v1/sessions/s/events") as response:
+                events = read(response)
+                told = [await anext(events)]
+                process.terminate()
+                (tmp_path / "go").touch()
+                told += [e async for e in events]
+            assert "effect.succeeded" in {e.event for e in told}
+            assert "run.completed" not in {e.event for e in told}
+        await process.wait()
     assert content(tmp_path / "done") == "done\n"
 
 

@@ -52,7 +52,7 @@ class App:
     """The application. ``drain`` is how whoever runs it says that it is about to stop."""
 
     def __init__(self, runtime: Runtime, admission: Admission, heartbeat: float, longest: float | None) -> None:
-        self.runtime, self.drain, self.metrics = runtime, Drain(longest), Metrics()
+        self.runtime, self.drain, self.metrics = runtime, Drain(longest, runtime._streams.hurry, self._rest), Metrics()
         self.service = Service(runtime, heartbeat=heartbeat)
         looks = Looks(self.service)
         self.api = _api(self.service, self.drain, self.metrics, looks)
@@ -66,6 +66,10 @@ class App:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._app(scope, receive, send)
+
+    async def _rest(self) -> None:
+        if self.runtime.is_open:
+            await self.runtime.drain()
 
     def openapi(self) -> dict[str, Any]:
         """The description of what there is, OpenAPI 3.1."""

@@ -1,16 +1,42 @@
-"""Is this process about to stop, and which streams are open?"""
+"""Is this process about to stop, and which streams are open?
+
+``ondol serve`` says so itself. Under another server nobody tells an application in time: ASGI speaks to it only when
+all connections are closed, and a stream keeps one open. So while a stream is open, the door looks whether the server
+that has the signals (uvicorn) was asked to stop.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable
+
+_LOOK = 0.25  # seconds between two looks at the server
+
+
+async def _nothing() -> None:
+    """Nobody drives runs here."""
+
+
+def _server_stops() -> bool:
+    server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+    return getattr(server, "should_exit", None) is True
 
 
 class Drain:
-    """Of one application. Once it has begun no new work is taken; streams end when ``end_streams`` is called, or by
-    themselves after ``longest`` seconds: their readers come back for the rest."""
+    """Of one application. Once it has begun no new work is taken. Streams end when ``end_streams`` is called, with what
+    was stored by then, or by themselves after ``longest`` seconds: their readers come back for the rest.
 
-    def __init__(self, longest: float | None = None) -> None:
-        self.begun, self.longest = False, longest
+    ``rest`` brings runs to a boundary, ``hurry`` lets the watchers of streams read what is stored.
+    """
+
+    def __init__(
+        self, longest: float | None = None, hurry: Callable[[], None] = lambda: None,
+        rest: Callable[[], Awaitable[None]] = _nothing,
+    ) -> None:  # fmt: skip
+        self.begun, self.longest, self._hurry, self._rest = False, longest, hurry, rest
+        self._looking: asyncio.Task[None] | None = None
+        self._stopping: asyncio.Task[None] | None = None
         self._ends: set[Callable[[], None]] = set()
 
     @property
@@ -24,10 +50,28 @@ class Drain:
     def end_streams(self) -> None:
         for end in list(self._ends):
             end()
+        self._hurry()
 
     def opened(self, end: Callable[[], None]) -> None:
-        """A stream is open: ``end`` ends it."""
+        """A stream is open: ``end`` lets it end once its reader was told what is stored."""
         self._ends.add(end)
+        if self._looking is None and not self.begun:
+            self._looking = asyncio.ensure_future(self._look())
 
     def closed(self, end: Callable[[], None]) -> None:
         self._ends.discard(end)
+        if not self._ends and self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
+
+    async def _look(self) -> None:
+        """Until the server is asked to stop; then let runs rest, and end the streams."""
+        while not _server_stops():  # noqa: ASYNC110 - nothing tells it
+            await asyncio.sleep(_LOOK)
+        self._stopping, self._looking = self._looking, None  # from here on it is not cancelled with the last stream
+        if not self.begun:
+            self.begin()
+            try:
+                await self._rest()
+            finally:
+                self.end_streams()

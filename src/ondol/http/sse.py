@@ -24,6 +24,7 @@ from ondol.watching import InSession
 
 RETRY = 1000  # milliseconds after which a browser comes back
 PATIENCE = 30.0  # seconds in which a reader must take what was sent
+_LAST = 2.0  # seconds for a reader to be told what is stored, when its stream is about to end
 _HEARTBEAT = b": .\n\n"
 
 
@@ -54,14 +55,17 @@ class EventStream(Response):
         self.status_code, self.background = 200, None
         self.init_headers({"cache-control": "no-store", "x-accel-buffering": "no", **(headers or {})})
         self._events, self._drain, self._gone, self._patience = events, drain, gone, patience
+        self._ending = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        loop = asyncio.get_running_loop()
         sending = asyncio.ensure_future(self._send(send))
         leaving = asyncio.ensure_future(_left(receive))
 
         def end() -> None:
-            sending.cancel()
+            self._ending = True
+            loop.call_later(_LAST, sending.cancel)
 
         self._drain.opened(end)
         try:
@@ -90,6 +94,8 @@ class EventStream(Response):
             await self._put(send, format_sse_event(retry=RETRY))
             try:
                 async for event in events:
+                    if event is None and self._ending:
+                        return  # all that is stored was told
                     await self._put(send, _HEARTBEAT if event is None else framed(event))
             except OndolError as error:  # it began well, and cannot go on: the reader comes back and is told
                 await self._put(send, format_sse_event(comment=f"{error.code}: {error}"))
