@@ -1,5 +1,7 @@
 """What does the HTTP door cost? ``python benchmarks/http_door.py`` prints three figures; nothing leaves this machine.
 
+With ``--postgresql ADDRESS`` (of an empty database) they are printed for SQLite and for PostgreSQL.
+
 - operations accepted a second (each durable before its 202), over so many connections
 - what the door adds to the time until a run's first token, against the same runtime from Python
 - the memory of watchers of a run in which nothing happens
@@ -9,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import resource
 import statistics
 import sys
@@ -94,7 +95,7 @@ async def first_token_here(db: str, n: int) -> list[float]:
     async with Runtime(db, agents=[Agent("hello", model=ScriptedModel(lambda _: "hello to you"))]) as rt:
         for i in range(n):
             began = time.perf_counter()
-            run = await rt.start("hello", "hi", session=f"t{i}")
+            run = await rt.start("hello", "hi", session=f"h{i}")
             seen = False
             async for event in run.events():
                 if not seen and event.type in ("model.delta", "message.snapshot", "model.completed"):
@@ -131,36 +132,43 @@ def milliseconds(took: list[float]) -> str:
     return f"p50 {statistics.median(ordered) * 1e3:.1f} ms, p99 {ordered[int(len(ordered) * 0.99) - 1] * 1e3:.1f} ms"
 
 
-async def main(n: int, connections: int, watched: int) -> None:
+async def main(postgresql: str | None, n: int, connections: int, watched: int) -> None:
     with tempfile.TemporaryDirectory(prefix="ondol-http-") as folder:
-        db = os.environ.get("ONDOL_DB") or f"sqlite:///{folder}/served.db"
-        server = await asyncio.create_subprocess_exec(
-            sys.executable, __file__, "--serve", db, stdout=asyncio.subprocess.PIPE
-        )
-        assert server.stdout is not None
-        url = f"http://{HOST}:{int(await server.stdout.readline())}"
-        try:
-            limits = httpx.Limits(max_connections=connections)
-            async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as client:
-                await accepts(client, 50, connections)  # warm
-                print(
-                    f"accept: {await accepts(client, n, connections):.0f} operations/s over {connections} connections"
-                )
-            async with httpx.AsyncClient(base_url=url, timeout=60) as client:
-                await first_token(client, 5)
-                over = await first_token(client, 100)
-            here = await first_token_here(f"sqlite:///{folder}/here.db", 100)
-            print(f"first token over HTTP: {milliseconds(over)}; from Python: {milliseconds(here)}")
-            each = await watchers(url, server.pid, watched)
-            print(f"{watched} watchers of a quiet run: {each * watched / 1e6:.1f} MB, {each / 1e3:.1f} kB each")
-        finally:
-            server.terminate()
-            await server.wait()
+        print("SQLite")
+        await figures(f"sqlite:///{folder}/served.db", f"sqlite:///{folder}/here.db", n, connections, watched)
+    if postgresql is not None:
+        print("PostgreSQL")
+        await figures(postgresql, postgresql, n, connections, watched)
+
+
+async def figures(db: str, here: str, n: int, connections: int, watched: int) -> None:
+    """Print those of a store; ``here`` is where the same is done without a door, once the server is gone."""
+    server = await asyncio.create_subprocess_exec(
+        sys.executable, __file__, "--serve", db, stdout=asyncio.subprocess.PIPE
+    )
+    assert server.stdout is not None
+    url = f"http://{HOST}:{int(await server.stdout.readline())}"
+    try:
+        limits = httpx.Limits(max_connections=connections)
+        async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as client:
+            await accepts(client, 50, connections)  # warm
+            print(f"accept: {await accepts(client, n, connections):.0f} operations/s over {connections} connections")
+        async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+            await first_token(client, 5)
+            over = await first_token(client, 100)
+        each = await watchers(url, server.pid, watched)
+        print(f"{watched} watchers of a quiet run: {each * watched / 1e6:.1f} MB, {each / 1e3:.1f} kB each")
+    finally:
+        server.terminate()
+        await server.wait()
+    alone = await first_token_here(here, 100)
+    print(f"first token over HTTP: {milliseconds(over)}; from Python: {milliseconds(alone)}")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--serve", metavar="DB")
+    parser.add_argument("--postgresql", metavar="ADDRESS", help="an empty database, to be measured too")
     parser.add_argument("-n", type=int, default=1000, help="operations to be accepted")
     parser.add_argument("--connections", type=int, default=20)
     parser.add_argument("--watchers", type=int, default=1000)
@@ -168,4 +176,4 @@ if __name__ == "__main__":
     if given.serve:
         serve(given.serve)
     else:
-        asyncio.run(main(given.n, given.connections, given.watchers))
+        asyncio.run(main(given.postgresql, given.n, given.connections, given.watchers))

@@ -97,7 +97,7 @@ CODES: Mapping[str, str] = {
     "malformed": "Send what the message names as HTTP and JSON have it.",
     "unsupported_media": "Send JSON (Content-Type: application/json); where files are taken also multipart/form-data.",
     "unauthenticated": "Send 'Authorization: Bearer TOKEN'; 'ondol tokens create' makes one.",
-    "forbidden": "Do what the message names: use a token with the scope, or let the page or name in when you start it.",
+    "forbidden": "Use a token with the scope, or let the name or page in when you start the server.",
     "precondition_required": "Read the thing, and send what you saw in 'If-Match'.",
     "precondition_failed": "Read it again, look at what changed, then send the new value in 'If-Match'.",
     "in_progress": "Ask for the run's result, or send the same operation again with another 'Prefer: wait=N'.",
