@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import apsw
+import behind
 import psycopg
 import pytest
 from rememberer import rememberer, requests, system
@@ -268,9 +269,7 @@ async def test_a_flipped_fact_is_found_and_never_believed(db: str) -> None:
     friend = rememberer()
     async with runtime(db, friend) as rt:
         await rt.memory.add("likes tea", **KIM)
-    connection = apsw.Connection(db.removeprefix("sqlite:///"))
-    connection.execute("UPDATE facts SET body = replace(body, 'tea', 'gin')")
-    connection.close()
+    behind.execute(db, "UPDATE facts SET body = replace(body, 'tea', 'gin')")
     async with runtime(db, friend) as rt:
         with pytest.raises(StoreCorrupt, match="does not match its checksum"):
             await remembered(rt)

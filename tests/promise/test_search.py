@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import apsw
+import behind
 import pytest
 from kit import waits
 from rememberer import requests
@@ -108,9 +108,7 @@ async def test_a_session_that_is_deleted_is_not_found_and_leaves_no_term(db: str
         await rt.delete_session("a", by="kim")
         assert await rt.search_history("xylophone", user="kim") == []
         assert len(await rt.search_history("lessons", user="kim")) == 2
-    file = apsw.Connection(db.removeprefix("sqlite:///"))
-    assert not [t for (t,) in file.execute("SELECT term FROM postings WHERE term LIKE 'xylo%'")]
-    file.close()
+    assert behind.execute(db, "SELECT term FROM postings WHERE term LIKE 'xylo%'") == []
 
 
 async def test_an_agent_that_does_not_search_indexes_nothing(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
