@@ -144,8 +144,8 @@ MUTANTS = (
     Mutant(
         "search: a document is found by its old version until the new one is there",
         "lookups.py",
-        "if source in paths}",
-        "if (paths.setdefault(source, source))}",
+        "        if source in paths\n",
+        "        if (paths.setdefault(source, source))\n",
         ("tests/promise/test_search.py",),
     ),
     Mutant(
@@ -1097,7 +1097,7 @@ MUTANTS = (
     Mutant(
         "model: one that was given up ends quietly",
         "cancellation.py",
-        "        self.future.add_done_callback(lambda future: None if future.cancelled() else future.exception())\n",
+        "            self.future.add_done_callback(_noticed)\n",
         "",
         ("tests/torture/test_misbehaviour.py",),
     ),
@@ -1153,8 +1153,8 @@ MUTANTS = (
     Mutant(
         "door: what is of another tenant is not there",
         "http/callers.py",
-        "Caller(tenant=token.tenant,",
-        "Caller(tenant=DEFAULT_TENANT,",
+        "tenant=token.tenant, user=token.user",
+        "tenant=DEFAULT_TENANT, user=token.user",
         ("tests/http/test_access.py",),
     ),
     Mutant(
@@ -1328,7 +1328,7 @@ MUTANTS = (
     Mutant(
         "door: a form that is sent twice is one run",
         "http/console/acting.py",
-        '_text(form, "key")[:64] or secrets',
+        'text_in(form, "key")[:64] or secrets',
         "secrets",
         ("tests/http/console/test_forms.py",),
     ),
