@@ -37,13 +37,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         function = getattr(item, "obj", None)
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(function):
-            item.obj = _bounded(function)
+            item.obj = _bounded(function, TOO_LONG if item.get_closest_marker("long") is None else 4 * TOO_LONG)
 
 
-def _bounded(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+def _bounded(test: Callable[..., Awaitable[None]], seconds: float) -> Callable[..., Awaitable[None]]:
     @functools.wraps(test)
     async def bounded(*args: Any, **kwargs: Any) -> None:
-        async with asyncio.timeout(TOO_LONG):
+        async with asyncio.timeout(seconds):
             await test(*args, **kwargs)
 
     return bounded
