@@ -7,11 +7,12 @@ to another server, a script that fails, a violation of the policy fails the test
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import shlex
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -86,7 +87,13 @@ async def site(tmp_path_factory: pytest.TempPathFactory, request: pytest.Fixture
     async with Runtime(db, agents=agents, time_zone="Asia/Seoul") as rt, door(rt) as d, async_playwright() as p:
         browser = await p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         yield Site(rt, d.url, browser, writer, Path(images) if images else None)
-        await browser.close()
+        await in_time(browser.close())
+
+
+async def in_time(closing: Awaitable[None]) -> None:
+    """A browser that does not close by itself is closed with the process that drives it."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(closing, 20)
 
 
 class Visit:
@@ -115,7 +122,7 @@ async def visit(site: Site, **options: Any) -> Visit:
 async def person(site: Site) -> AsyncIterator[Visit]:
     visiting = await visit(site)
     yield visiting
-    await visiting.context.close()
+    await in_time(visiting.context.close())
     assert visiting.wrong == []
 
 
