@@ -402,11 +402,13 @@ async def test_everything_but_growing_works_without_javascript(site: Site) -> No
     page = await person.open("/sessions")
     await page.fill("textarea[name=text]", "pay")
     await page.fill("input[name=session]", "plain")
-    await page.click("button:has-text('Start')")
+    async with page.expect_navigation():
+        await page.click("button:has-text('Start')")
     (run,) = await site.rt.runs(session="plain")
     await waits(run)
     await page.reload()
-    await page.click(".ask button:has-text('Approve')")
+    async with page.expect_navigation():
+        await page.click(".ask button:has-text('Approve')")
     await run.result()
     await page.reload()
     await shows(page, "completed", ".foot")
