@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
-from door import JSON, Door, door
+from door import JSON, Door, door, raw
 
 from ondol import Agent, Runtime
 from ondol.errors import CODES
@@ -125,17 +125,8 @@ async def test_a_runtime_that_is_not_open_is_told_to_both(db: str) -> None:
         assert_is_problem(await client.get("/v1/runs", headers=PROGRAM), 503, "not_open")
 
 
-async def raw(http: Door, *pieces: bytes) -> httpx.Response:
-    """What comes back for these bytes, when the server closes."""
-    host, _, port = http.url.removeprefix("http://").partition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    try:
-        for piece in pieces:
-            writer.write(piece)
-            await writer.drain()
-        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
-    finally:
-        writer.close()
+async def answer_to(http: Door, *pieces: bytes) -> httpx.Response:
+    head, _, body = (await raw(http, *pieces)).partition(b"\r\n\r\n")
     status, *lines = head.decode().split("\r\n")
     headers = dict(line.lower().split(": ", 1) for line in lines)
     return httpx.Response(int(status.split()[1]), headers=headers, content=body)
@@ -146,7 +137,7 @@ async def test_a_slow_body_is_told_to_both(http: Door) -> None:
     head += "content-type: application/json\r\ncontent-length: 50\r\n\r\n"
 
     async def asked(address: str, accept: str) -> httpx.Response:
-        return await raw(http, head.format(address, accept).encode(), b'{"agent"')
+        return await answer_to(http, head.format(address, accept).encode(), b'{"agent"')
 
     answers: Any = await asyncio.gather(asked("/theme", BROWSER["accept"]), asked("/v1/runs", "*/*"))
     assert_is_page(answers[0], 408, "too_slow")
@@ -164,12 +155,12 @@ async def test_a_slow_body_is_told_to_both(http: Door) -> None:
     ],
 )
 async def test_what_is_no_request_is_told_so(http: Door, sent: bytes, status: int) -> None:
-    assert_is_problem(await raw(http, sent), status, "malformed")
+    assert_is_problem(await answer_to(http, sent), status, "malformed")
 
 
 async def test_too_many_connections_are_told_so(http: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "_CONNECTIONS", 0)
-    answer = await raw(http, b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
+    answer = await answer_to(http, b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
     assert_is_problem(answer, 503, "overloaded")
     assert int(answer.headers["retry-after"]) > 0
 

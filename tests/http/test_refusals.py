@@ -9,7 +9,7 @@ import socket
 from collections.abc import AsyncIterator
 
 import pytest
-from door import Door, door, read
+from door import Door, door, raw, read
 from kit import Gate
 
 from ondol import Agent, Context, Limits, Runtime
@@ -76,21 +76,6 @@ async def test_files_come_by_form_and_by_json_and_go_out_as_downloads(http: Door
     assert (await http.client.get(f"/v1/runs/{run.id}/blobs/{'0' * 64}")).status_code == 404
     other = (await http.client.post("/v1/runs", json=body())).json()["id"]  # a run that does not use it
     assert (await http.client.get(f"/v1/runs/{other}/blobs/{digest}")).status_code == 404
-
-
-async def raw(http: Door, *pieces: bytes) -> bytes:
-    """What comes back for these bytes, when the server closes."""
-    host, _, port = http.url.removeprefix("http://").partition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    try:
-        for piece in pieces:
-            writer.write(piece)
-            await writer.drain()
-        return await reader.read()
-    except ConnectionError:
-        return b""
-    finally:
-        writer.close()
 
 
 async def test_a_slow_client_holds_no_place(http: Door, monkeypatch: pytest.MonkeyPatch) -> None:
