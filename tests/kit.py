@@ -38,7 +38,7 @@ from ondol import (
 )
 from ondol.errors import NotFound, OndolError
 from ondol.providers.script import Script
-from ondol.runtime import open_store
+from ondol.stores import open_store
 from ondol.testing import Downstream, FaultPlan, FaultyStore, ManualClock, Process, ScriptedModel, afault_point
 from ondol.testing.downstream import arecord
 

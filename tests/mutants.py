@@ -800,9 +800,9 @@ MUTANTS = (
     ),
     Mutant(
         "limits: a limit of cost that cannot be kept starts nothing",
-        "runtime.py",
-        "        if unpriced := [name for name in models if prices.of(name) is None]:\n",
-        "        if unpriced := list[str]():\n",
+        "served.py",
+        "    if unpriced := [name for name in models if known.of(name) is None]:\n",
+        "    if unpriced := list[str]():\n",
         ("tests/promise/test_limits.py",),
     ),
     Mutant(
@@ -1271,7 +1271,7 @@ MUTANTS = (
     ),
     Mutant(
         "door: a run is watched from an event of its own",
-        "handles.py",
+        "telling.py",
         "if of_run != run or not seq",
         "if not seq",
         ("tests/cases/test_c37_reconnecting_viewers.py",),

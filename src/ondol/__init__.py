@@ -42,7 +42,7 @@ from ondol.errors import (
 )
 from ondol.events import Event
 from ondol.facts import Fact, MemoryScope
-from ondol.handles import Act, Ahead, Ask, Effect, Lineage, Pin, Run, RunResult, SeenContext, Session, SessionMessage
+from ondol.handles import Act, Ahead, Ask, Effect, Lineage, Pin, Run, RunResult, Session, SessionMessage
 from ondol.imported import ImportedRun
 from ondol.indexed import Indexed
 from ondol.limits import Limits
@@ -54,6 +54,7 @@ from ondol.replay import By, ReplayEffect, ReplayVerdict
 from ondol.runtime import Runtime
 from ondol.search import Documents, Search, SessionHistory, UserHistory
 from ondol.secret import Secret
+from ondol.seeing import SeenContext
 from ondol.spending import UsageLine
 from ondol.store import Store
 from ondol.tools import CannotTell, Context, Found, Happened, NotHappened, Tool, tool

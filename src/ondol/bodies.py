@@ -17,9 +17,10 @@ from ondol.deliveries import OutboxMessage
 from ondol.errors import CODES
 from ondol.events import Event
 from ondol.facts import Fact
-from ondol.handles import Act, Ahead, Ask, Effect, Lineage, Run, SeenContext, Session, SessionMessage
+from ondol.handles import Act, Ahead, Ask, Effect, Lineage, Run, Session, SessionMessage
 from ondol.messages import Message, dumps
 from ondol.replay import ReplayVerdict
+from ondol.seeing import SeenContext
 from ondol.spending import UsageLine
 from ondol.usage import Usage
 

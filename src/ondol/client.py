@@ -25,27 +25,18 @@ from urllib.parse import quote
 import httpx
 
 from ondol import clock, ids, messages, usage, values
+from ondol.attaching import Attached, File
 from ondol.deliveries import OutboxMessage
 from ondol.errors import CannotGoOn, InvalidInput, OndolError, RunEnded, Unreachable
 from ondol.events import Event
-from ondol.handles import (
-    ENDED,
-    Ahead,
-    Ask,
-    Effect,
-    Lineage,
-    Run,
-    RunResult,
-    SeenContext,
-    Session,
-    SessionMessage,
-)
+from ondol.handles import ENDED, Ahead, Ask, Effect, Lineage, Run, RunResult, Session, SessionMessage
 from ondol.http.problems import raised
 from ondol.ids import DEFAULT_TENANT
 from ondol.records import RunRow, SessionRow
 from ondol.remote_memory import BlockingMemory, RemoteMemory
 from ondol.replay import By, ReplayEffect, ReplayVerdict
-from ondol.runtime import Attached, File, ForkEffects, ReplayClock, Trigger
+from ondol.runtime import ForkEffects, ReplayClock, Trigger
+from ondol.seeing import SeenContext
 from ondol.spending import UsageBy, UsageLine
 from ondol.transactions import Decision, IfBusy
 from ondol.usage import Usage

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from ondol import clock, context, events, ids, journal, lifecycle, messages, schemas, usage, values
+from ondol import clock, ids, lifecycle, messages, schemas, usage, values
 from ondol.budget import DROPPED
 from ondol.compacting import Compaction
-from ondol.errors import InvalidInput, NotFound, RunCancelled, RunExpired, RunFailed, RunWaiting, WrongCursor
+from ondol.errors import InvalidInput, RunCancelled, RunExpired, RunFailed, RunWaiting
 from ondol.events import Event
 from ondol.messages import Message
 from ondol.records import AskRow, EffectRow, RunRow, SessionRow
 from ondol.showing import called, card, exact, safe, short
 from ondol.transactions import Blocking, Decision
 from ondol.usage import Usage
-from ondol.view import View
 
 if TYPE_CHECKING:
     from ondol.runtime import Runtime
@@ -625,144 +624,6 @@ class Session:
         await self._rt.delete_session(
             self.id, expected_revision=expected_revision, cancel=cancel, by=by, tenant=self.tenant
         )
-
-
-def told_of(entry: events.Entry, state: journal.State) -> tuple[int, ...]:
-    """The ordinals of the messages that ``event_of`` looks at."""
-    match entry:
-        case events.ModelCompleted(message=ordinal):
-            return (ordinal,)
-        case events.EffectPlanned(call=call):
-            return (state.effects[call].message,)
-        case events.EffectSucceeded(call=call) | events.EffectFailed(call=call):
-            return (state.effects[call].reply,)
-        case events.RunCompleted() if state.answered is not None:
-            return (state.answered,)
-        case _:
-            return ()
-
-
-def cursor(run: str, after: str | None) -> int:
-    """The sequence behind which a watcher wants to go on. Raises WrongCursor for the id of no event of the run."""
-    if after is None:
-        return 0
-    of_run, _, seq = after.rpartition("/") if isinstance(after, str) else ("", "", "")
-    if of_run != run or not seq.isdecimal() or len(seq) > 18:
-        raise WrongCursor(f"{after!r} is not an event of run {run}: give the id of an event of this run")
-    return int(seq)
-
-
-def event_of(
-    run: str, seq: int, at: int, entry: events.Entry, bodies: Mapping[int, Message], state: journal.State
-) -> Event:
-    """An entry as watchers see it: with the ids that people use and, for answers and calls, what was said."""
-    data: dict[str, Any] = events.to_json(entry)[1]
-    if (call := data.get("call")) is not None:
-        data["effect"] = ids.effect_id(run, call)
-    match entry:
-        case events.ModelCompleted(message=ordinal) if ordinal in bodies:
-            data["text"] = values.valid(bodies[ordinal].text)
-        case events.EffectPlanned(call=call):
-            effect = state.effects[call]
-            if effect.message in bodies:
-                data["arguments"] = values.encode(bodies[effect.message].calls[effect.part].arguments)
-            data["class"] = entry.effect
-            if entry.parent is not None:
-                data["parent"] = ids.effect_id(run, entry.parent)
-        case events.EffectSucceeded() | events.EffectFailed():
-            effect = state.effects[entry.call]
-            data["tool"] = effect.tool
-            reply = bodies.get(effect.reply)
-            if reply is not None and isinstance(part := reply.parts[0], messages.ToolResponse):
-                data["result"] = part.response
-                if part.blob is not None:
-                    data |= {"blob": part.blob.digest, "size": part.blob.size}
-        case events.EffectStarted() | events.EffectUnknown():
-            data["tool"] = state.effects[entry.call].tool
-        case events.RunCompleted():
-            final = bodies.get(state.answered) if state.answered is not None else None
-            data["text"] = values.valid(final.text) if final else ""
-        case _:
-            pass
-    return Event(type=entry.kind, data=data, at=clock.from_micros(at), id=f"{run}/{seq}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeenContext:
-    """What the model saw at a step, built again from what is stored. ``matches``: its hash is the recorded one.
-
-    ``incomplete``: the session that this one goes on from was erased, so that its messages are missing here.
-    ``leaves_out``: not all of the session is shown as it was said. ``compaction`` says what was left out from this step
-    on, if anything was: see ``events.ContextCompacted``. Then ``before`` are the messages as they would have been.
-    """
-
-    run: str
-    step: int
-    messages: list[Message]
-    definition: dict[str, Any]
-    hash: str
-    matches: bool
-    incomplete: bool = False
-    leaves_out: bool = False
-    compaction: dict[str, Any] | None = None
-    before: list[Message] | None = None
-
-
-class ContextPlace(NamedTuple):
-    """Where a context was built: the entry, what it shows, and the ordinal up to which it holds own messages."""
-
-    built: events.ContextBuilt
-    shown: journal.Shown
-    upto: int
-    compaction: events.ContextCompacted | None = None
-
-
-def context_place(run: str, batches: Iterable[journal.Batch], step: int | None) -> ContextPlace:
-    """The context of a step, or the last one. Raises NotFound."""
-    state = journal.State()
-    found: ContextPlace | None = None
-    for batch in batches:
-        for entry in batch.entries:
-            state = journal.apply(state, entry, batch.at)
-            if isinstance(entry, events.ContextBuilt) and step in (None, entry.step) and state.shown is not None:
-                less = state.compacted if state.compacted and state.compacted.step == entry.step else None
-                found = ContextPlace(entry, state.shown, state.next_message, less)
-    if found is None:
-        asked = f"run {run} has not asked the model yet"
-        raise NotFound(asked if step is None else f"run {run} has no step {step}")
-    return found
-
-
-def seen_context(
-    run: str,
-    place: ContextPlace,
-    described: str | None,
-    history: Sequence[tuple[int, str]],
-    own: Mapping[int, str],
-    incomplete: bool,
-    carried: str,
-) -> SeenContext:
-    """What the model saw there, from the stored bodies of the definition, the session's history and the run's own
-    messages. ``incomplete``: a part of the history was erased.
-
-    Raises:
-        NotFound: the definition is not stored any more.
-    """
-    if described is None:
-        raise NotFound(f"the definition of run {run} is not stored any more")
-    definition = values.loads(described)
-    mine = {o: body for o, body in own.items() if o >= 0}
-    seen, digest = context.rebuild(definition, place.shown, history, mine, place.upto, carried)
-    less, before = place.compaction, None
-    if less is not None:
-        then = place.shown._replace(view=View(**less.was))
-        before, _ = context.rebuild(definition, then, history, mine, place.upto, "")
-    return SeenContext(
-        leaves_out=place.shown.view.last > 0, compaction=None if less is None else events.to_json(less)[1],
-        before=before,
-        run=run, step=place.built.step, messages=seen, definition=values.decode(definition), hash=place.built.hash,
-        matches=digest == place.built.hash, incomplete=incomplete,
-    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

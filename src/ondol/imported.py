@@ -8,20 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 from ondol import journal, messages
 from ondol.errors import ReadOnly
 from ondol.events import Event
-from ondol.handles import (
-    Ask,
-    Effect,
-    Run,
-    SeenContext,
-    ask_of,
-    context_place,
-    cursor,
-    effect_of,
-    event_of,
-    seen_context,
-)
+from ondol.handles import Ask, Effect, Run, ask_of, effect_of
 from ondol.messages import Message
 from ondol.runfile import RunFile
+from ondol.seeing import SeenContext, context_place, seen_context
+from ondol.telling import cursor, event_of
 
 if TYPE_CHECKING:
     from ondol.runtime import Runtime

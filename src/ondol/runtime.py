@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import hashlib
 import os
-import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
@@ -17,7 +14,6 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Literal,
-    NamedTuple,
     ParamSpec,
     TypeAlias,
     TypedDict,
@@ -27,20 +23,17 @@ from typing import (
     overload,
 )
 
-from ondol import clock as clocks
 from ondol import (
+    attaching,
     compacting,
     ids,
     indexed,
     journal,
-    media,
     messages,
     outputs,
     payloads,
     pins,
     plans,
-    prices,
-    providers,
     queries,
     runfile,
     searching,
@@ -50,14 +43,16 @@ from ondol import (
     values,
     watching,
 )
+from ondol import clock as clocks
 from ondol import policy as policies
 from ondol.agent import Agent
+from ondol.attaching import Attached
 from ondol.clock import Clock, SystemClock, from_micros, micros, to_micros
 from ondol.compacting import Compaction
 from ondol.deliveries import Deliver, Deliveries, OutboxMessage, message_of
 from ondol.embedder import Embedder
 from ondol.embedding import Embedding
-from ondol.errors import InvalidInput, NotFound, NotOpen, PolicyDenied, TooLarge
+from ondol.errors import InvalidInput, NotFound, NotOpen, PolicyDenied
 from ondol.events import Event
 from ondol.facts import Facts
 from ondol.handles import (
@@ -69,31 +64,28 @@ from ondol.handles import (
     Lineage,
     Run,
     RunResult,
-    SeenContext,
     Session,
     SessionMessage,
     ahead_of,
     ask_of,
-    context_place,
     effect_of,
     encode_given,
-    seen_context,
     this_person,
 )
 from ondol.ids import DEFAULT_TENANT, MAX_LIMIT, checked_id, checked_limit, checked_text
 from ondol.imported import ImportedRun
 from ondol.indexed import Indexed
-from ondol.limits import Bounds, Limits
+from ondol.limits import Limits
 from ondol.logs import journaled
-from ondol.messages import Attachment
-from ondol.model import Model
 from ondol.policy import Policy
-from ondol.prices import Prices
 from ondol.records import RunRow
 from ondol.replay import By, ReplayVerdict, verdict
-from ondol.runner import Candidate, Runner, Served
+from ondol.runner import Runner, Served
+from ondol.seeing import SeenContext, context_place, seen_context
+from ondol.served import close_models, read_prices, serve
 from ondol.spending import UsageBy, UsageLine
 from ondol.store import Store
+from ondol.stores import open_store
 from ondol.streams import Streams
 from ondol.tools import Found, as_sent
 from ondol.transactions import Accepted, Decision, IfBusy, NewFork, NewReplay, NewRun, Tx
@@ -107,15 +99,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class File(NamedTuple):
-    """An attachment by its name and its bytes. ``media_type``: as its sender has it, where that is said."""
-
-    name: str
-    data: bytes
-    media_type: str | None = None
-
-
-Attached: TypeAlias = Path | str | bytes | File
 ForkEffects: TypeAlias = Literal["reuse", "stub", "run"]
 ReplayClock: TypeAlias = Literal["recorded", "now"]
 MissingTool: TypeAlias = Literal["refuse", "park"]
@@ -202,7 +185,6 @@ class Runtime:
         self.memory, self.deliver = Facts(self), deliver
         self._embedding = Embedding(self._journaled, self.clock, embedder)
         self._streams = Streams()
-        self._models: list[Model] = []
         self._served: dict[str, Served] = {}
         self._engine: EmbeddedEngine | None = None
 
@@ -227,7 +209,7 @@ class Runtime:
         """
         if self._engine is not None:
             raise NotOpen("this runtime is open already")
-        self._served = {name: self._serve(agent) for name, agent in self.agents.items()}
+        self._served = {name: serve(agent, self.limits, self.prices) for name, agent in self.agents.items()}
         self._deliveries = deliveries = Deliveries(
             self._journaled, self.clock, self._served, self.deliver, self._embedding
         )
@@ -278,52 +260,10 @@ class Runtime:
             await self._close_all()
 
     async def _close_all(self) -> None:
-        models, self._models = self._models, []
         try:
             await self._store.close()
         finally:
-            for model in models:
-                close = getattr(model, "aclose", None)
-                if close is not None:
-                    await close()
-
-    def _serve(self, agent: Agent) -> Served:
-        models: list[Candidate] = []
-        for given in agent.models:
-            model = providers.resolve(given) if isinstance(given, str) else given
-            if model is not given:
-                self._models.append(model)
-            models.append(Candidate(model, getattr(model, "provider", model.name)))
-        definition = values.dumps(agent.definition())
-        tools = {**agent.toolset, outputs.READ_MORE.name: outputs.READ_MORE}
-        digest = values.digest(agent.definition())
-        rules = {name: t.rules for name, t in tools.items()}
-        names = [candidate.model.name for candidate in models]
-        return Served(agent, tuple(models), definition, digest, tools, rules, self._bounds(agent, names))
-
-    def _bounds(self, agent: Agent, models: Sequence[str]) -> Bounds:
-        """Raises InvalidInput where a limit of cost cannot be kept."""
-        within = agent.limits.within(self.limits)
-        if within.cost is None:
-            return Bounds(within)
-        prices = self._read_prices(self.prices)
-        if unpriced := [name for name in models if prices.of(name) is None]:
-            where = f"it is not in {prices.source}" if prices.source else "there is no price file"
-            raise InvalidInput(
-                f"agent {agent.name!r} has a limit of cost, and its model {unpriced[0]!r} has no price ({where}): "
-                "name a file that has it (Runtime(prices=...) or ONDOL_PRICES), or limit tokens instead"
-            )
-        return Bounds(within, prices, models[0])
-
-    def _read_prices(self, file: str | Path | None) -> Prices:
-        """The prices as they are now; none where no file is named. Raises InvalidInput for one that cannot be read."""
-        if file is None:
-            return Prices()
-        try:
-            text = Path(file).read_text("utf-8")
-        except (OSError, ValueError) as error:
-            raise InvalidInput(f"the price file {file} cannot be read: {error}") from error
-        return prices.parse(text, str(file))
+            await close_models(tuple(self._served.values()))
 
     @property
     def _working(self) -> EmbeddedEngine:
@@ -405,9 +345,9 @@ class Runtime:
         if served.agent.memory is not None and user is None:
             raise InvalidInput(f"agent {name!r} has a memory, which belongs to a user: name one (user=..., --user)")
         limits = served.bounds.limits
-        await asyncio.to_thread(_check_attachments, attachments, limits) if attachments else None
+        await asyncio.to_thread(attaching.check_size, attachments, limits) if attachments else None
         now = self.clock.now()
-        parts = [await self._attach(tenant, a) for a in attachments]
+        parts = [await attaching.attach(self._store, self.clock, tenant, a) for a in attachments]
         fingerprint = values.digest(values.encode([served.agent.name, session, input, sorted(p.digest for p in parts)]))
         run = ids.new_run_id(now)
         new = NewRun(
@@ -530,29 +470,6 @@ class Runtime:
     def _named(self, run: Run | str, tenant: str) -> tuple[str, str]:
         """The id and the tenant of a run that was given as such or by its id."""
         return (run.id, run.tenant) if isinstance(run, Run) else (checked_id("run", run), checked_id("tenant", tenant))
-
-    async def _attach(self, tenant: str, given: Attached) -> Attachment:
-        media_type: str | None = None
-        if isinstance(given, bytes):
-            name, data = "attachment", given
-        elif isinstance(given, File):
-            name, data, media_type = checked_id("the name of an attachment", given.name), given.data, given.media_type
-        elif not isinstance(given, str | Path):
-            raise InvalidInput(f"an attachment must be a path or bytes, got {type(given).__name__}")
-        elif isinstance(given, str) and "://" in given:
-            raise InvalidInput(f"attachment {given!r} is an address: fetch it first and give its bytes")
-        else:
-            path = Path(given)
-            try:
-                name, data = path.name, await asyncio.to_thread(path.read_bytes)
-            except (OSError, ValueError) as error:
-                why = getattr(error, "strerror", None) or error
-                raise InvalidInput(f"attachment {str(path)!r} cannot be read ({why})") from error
-        # Renewed before it is stored: a collection that runs at this moment leaves it, or leaves room for it.
-        digest = hashlib.sha256(data).hexdigest()
-        await self._store.write(transactions.keep_blob, tenant, digest, len(data), micros(self.clock))
-        await self._store.put_blob(tenant, data)
-        return Attachment(digest, media_type or media.media_type(name, data), name, len(data))
 
     # --- runs ---------------------------------------------------------------------------------------------------
 
@@ -883,7 +800,7 @@ class Runtime:
             if at is not None and not isinstance(at, date):
                 raise InvalidInput(f"{at!r} is no instant: give a date or a datetime")
         zone = clocks.zone(time_zone or self.time_zone or "UTC")
-        known = self._read_prices(prices or self.prices)
+        known = read_prices(prices or self.prices)
         first, end = (None if at is None else spending.instant(at, zone) for at in (since, until))
         sums: spending.Sums = {}
         after = 0
@@ -1122,54 +1039,3 @@ def _metadata(given: Mapping[str, Any]) -> str:
     if len(text) > _METADATA_TAKEN:
         raise InvalidInput(f"metadata has {len(text)} characters, at most {_METADATA_TAKEN} are taken: shorten it")
     return text
-
-
-def _check_attachments(given: Sequence[Attached], limits: Limits) -> None:
-    """Before anything is read into memory. What is no file is refused later. Raises TooLarge."""
-    most, at_most = limits.attachments, limits.attachment_bytes
-    if most is not None and len(given) > most:
-        raise TooLarge(f"{len(given)} attachments, and Limits(attachments={most}) allows no more: send fewer at once")
-    if at_most is None:
-        return
-    size = 0
-    for attachment in given:
-        with contextlib.suppress(OSError, ValueError):
-            match attachment:
-                case bytes():
-                    size += len(attachment)
-                case File():
-                    size += len(attachment.data)
-                case _:
-                    size += Path(attachment).stat().st_size
-    if size > at_most:
-        raise TooLarge(
-            f"the attachments have {size} bytes, and Limits(attachment_bytes={at_most}) allows no more: send less"
-        )
-
-
-def open_store(store: str | Store) -> Store:
-    """The store that a URL names. Raises InvalidInput for a URL of a kind that there is not."""
-    if not isinstance(store, str):
-        return store
-    if store.startswith("sqlite:///") and len(store) > len("sqlite:///") and "\0" not in store:
-        from ondol.stores.sqlite import SqliteStore
-
-        return SqliteStore(store.removeprefix("sqlite:///"))
-    if store.startswith(("postgresql://", "postgres://")) and "\0" not in store:
-        try:
-            from ondol.stores.postgres import PostgresStore
-        except ModuleNotFoundError as error:
-            if error.name != "psycopg":
-                raise
-            raise InvalidInput("a store in PostgreSQL needs psycopg: pip install 'ondol[postgres]'") from error
-
-        return PostgresStore(store)
-    raise InvalidInput(
-        f"{_shown(store)!r} names no store: say sqlite:///FILE (sqlite:////abs/path for an absolute path), or "
-        "postgresql://USER@HOST/DATABASE"
-    )
-
-
-def _shown(url: str) -> str:
-    """Without what may be a password."""
-    return re.sub(r"//[^/@]*@", "//…@", url)

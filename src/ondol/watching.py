@@ -16,9 +16,9 @@ from ondol import journal, lifecycle, messages, queries
 from ondol.clock import Clock
 from ondol.errors import CursorExpired, NotFound, WrongCursor
 from ondol.events import SNAPSHOT, Event
-from ondol.handles import cursor, event_of, told_of
 from ondol.messages import Message
 from ondol.streams import Streams, Watch
+from ondol.telling import cursor, event_of, told_of
 from ondol.transactions import Tx
 
 P = ParamSpec("P")

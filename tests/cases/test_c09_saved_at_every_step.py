@@ -7,7 +7,7 @@ from kit import Conversation, Outside, WatchedClock, app, conversation, holds_in
 
 from ondol import Agent, Context, Runtime
 from ondol.errors import OutcomeUnknown, StoreBusy, StoreError, StoreFull
-from ondol.runtime import open_store
+from ondol.stores import open_store
 from ondol.testing import Downstream, FaultPlan, FaultyStore, call, kill, raise_, text
 
 STORE_RETRY = 0.5  # seconds until a write that failed is tried again

@@ -16,7 +16,7 @@ from kit import NEXT, NEXT_ANSWER, Conversation, Outside, holds_in_all_cases, re
 
 from ondol import Agent, Context, InvalidInput, Limits, ModelOutput, ModelRequest, Runtime, Tool, tool, values
 from ondol.errors import NotFound, StoreFull
-from ondol.runtime import open_store
+from ondol.stores import open_store
 from ondol.testing import Downstream, FaultPlan, FaultyStore, ManualClock, ScriptedModel, call, raise_
 
 SAW = "saw it"

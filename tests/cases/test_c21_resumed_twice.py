@@ -14,7 +14,7 @@ from kit import Conversation, Outside
 from ondol import Agent, Context, ModelRequest, Run, Runtime, tool
 from ondol.errors import ClaimLost, OndolError
 from ondol.providers.script import Reply
-from ondol.runtime import open_store
+from ondol.stores import open_store
 from ondol.testing import Downstream, call, error
 from ondol.transactions import claim, release
 

@@ -16,7 +16,7 @@ from kit import Conversation, Outside, app, conversation, holds_in_all_cases, se
 
 from ondol import Agent, Context, OperationMismatch, RunCancelled, Runtime
 from ondol.errors import OutcomeUnknown, RunEnded, RunFailed
-from ondol.runtime import open_store
+from ondol.stores import open_store
 from ondol.testing import Downstream, FaultPlan, FaultyStore, call, error, kill, raise_
 
 pytestmark = pytest.mark.both_stores

@@ -28,7 +28,7 @@ from crash import load
 from crash.scenarios import NAMED, World, first_life, second_life, take_up
 from ondol import Runtime
 from ondol.clock import Clock, SystemClock
-from ondol.runtime import open_store
+from ondol.stores import open_store
 from ondol.stores.postgres_wire import Wire
 from ondol.testing import FaultPlan, FaultyStore, ManualClock
 from ondol.transactions import Row

@@ -13,8 +13,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from ondol import Agent, Runtime
-from ondol.runtime import open_store
 from ondol.store import Store
+from ondol.stores import open_store
 from ondol.testing import FaultPlan, FaultyStore, ManualClock
 from ondol.transactions import Tx
 from ondol.worker import EmbeddedEngine

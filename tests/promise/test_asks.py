@@ -12,7 +12,7 @@ import pytest
 
 from ondol import AlreadyDecided, Ask, AskClosed, Context, InvalidInput, NotFound, Run, StoreFull, tool, transactions
 from ondol.clock import to_micros
-from ondol.runtime import open_store
+from ondol.stores import open_store
 from ondol.testing import FaultPlan, barrier, call, raise_
 from ondol.transactions import Decision
 from promise.house import House, kinds, letter, look, rest, states, the_ask, wire

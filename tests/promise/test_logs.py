@@ -14,7 +14,7 @@ from kit import waits
 from ondol import Agent, AlreadyDecided, Runtime, tool
 from ondol.errors import StoreBusy
 from ondol.logs import JsonFormatter, TextFormatter
-from ondol.runtime import open_store
+from ondol.stores import open_store
 from ondol.testing import FaultPlan, FaultyStore, ScriptedModel, call, raise_
 from promise.house import House, letter, rest
 

@@ -18,7 +18,7 @@ from ondol import NotDone, transactions
 from ondol.clock import to_micros
 from ondol.errors import ClaimLost
 from ondol.events import EffectSucceeded
-from ondol.runtime import open_store
+from ondol.stores import open_store
 from ondol.testing import FaultPlan, barrier, call, raise_
 from ondol.testing.faults import Fault
 from ondol.transactions import Claimed

@@ -28,8 +28,7 @@ from postgres import Server
 
 from ondol import Runtime
 from ondol.errors import OutcomeUnknown, StoreBusy
-from ondol.runtime import open_store
-from ondol.stores import postgres_place, postgres_writer
+from ondol.stores import open_store, postgres_place, postgres_writer
 from ondol.testing import FaultPlan, FaultyStore, ManualClock
 from torture.campaign import Family, Place
 

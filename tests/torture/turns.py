@@ -19,8 +19,8 @@ from typing import Any, ParamSpec, TypeVar
 from crash.lives import MortalStore
 
 from ondol import Agent, Runtime
-from ondol.runtime import open_store
 from ondol.store import Store
+from ondol.stores import open_store
 from ondol.transactions import Tx
 from ondol.worker import EmbeddedEngine
 

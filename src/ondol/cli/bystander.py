@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ondol.handles import Run
-from ondol.runtime import Runtime, open_store
+from ondol.runtime import Runtime
 from ondol.store import Store
+from ondol.stores import open_store
 from ondol.stores.sqlite import SqliteStore
 
 

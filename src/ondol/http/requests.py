@@ -23,9 +23,10 @@ from pydantic import (
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
+from ondol.attaching import File
 from ondol.errors import InvalidInput, Malformed, PreconditionFailed, PreconditionRequired, UnsupportedMedia
 from ondol.http.callers import Caller
-from ondol.runtime import File, ForkEffects, ReplayClock
+from ondol.runtime import ForkEffects, ReplayClock
 from ondol.transactions import IfBusy
 
 _QUOTED = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\]){1,200})"')  # RFC 8941: a string

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from ondol import ids, values, watching
 from ondol.agent import Agent
+from ondol.attaching import File
 from ondol.compacting import Compaction
 from ondol.errors import (
     CannotGoOn,
@@ -26,10 +27,11 @@ from ondol.errors import (
     PreconditionRequired,
 )
 from ondol.events import Event
-from ondol.handles import AT_REST, ENDED, Ask, Effect, Run, SeenContext, Session, SessionMessage
+from ondol.handles import AT_REST, ENDED, Ask, Effect, Run, Session, SessionMessage
 from ondol.http.callers import Caller
 from ondol.replay import By, ReplayVerdict
-from ondol.runtime import File, ForkEffects, ReplayClock, Runtime, Trigger
+from ondol.runtime import ForkEffects, ReplayClock, Runtime, Trigger
+from ondol.seeing import SeenContext
 from ondol.spending import UsageBy, UsageLine
 from ondol.transactions import IfBusy
 

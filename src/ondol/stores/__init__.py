@@ -1,1 +1,36 @@
-"""Databases that Ondol is attached to."""
+"""Databases that Ondol is attached to. Which one does a URL name?"""
+
+from __future__ import annotations
+
+import re
+
+from ondol.errors import InvalidInput
+from ondol.store import Store
+
+
+def open_store(store: str | Store) -> Store:
+    """The store that a URL names. Raises InvalidInput for a URL of a kind that there is not."""
+    if not isinstance(store, str):
+        return store
+    if store.startswith("sqlite:///") and len(store) > len("sqlite:///") and "\0" not in store:
+        from ondol.stores.sqlite import SqliteStore
+
+        return SqliteStore(store.removeprefix("sqlite:///"))
+    if store.startswith(("postgresql://", "postgres://")) and "\0" not in store:
+        try:
+            from ondol.stores.postgres import PostgresStore
+        except ModuleNotFoundError as error:
+            if error.name != "psycopg":
+                raise
+            raise InvalidInput("a store in PostgreSQL needs psycopg: pip install 'ondol[postgres]'") from error
+
+        return PostgresStore(store)
+    raise InvalidInput(
+        f"{_shown(store)!r} names no store: say sqlite:///FILE (sqlite:////abs/path for an absolute path), or "
+        "postgresql://USER@HOST/DATABASE"
+    )
+
+
+def _shown(url: str) -> str:
+    """Without what may be a password."""
+    return re.sub(r"//[^/@]*@", "//…@", url)

@@ -15,6 +15,7 @@ from fastapi import APIRouter, Request
 from starlette.datastructures import FormData, UploadFile
 from starlette.responses import Response
 
+from ondol.attaching import File
 from ondol.errors import InvalidInput, OndolError, Unauthenticated
 from ondol.handles import Ask
 from ondol.http.console.looking import show_ask, show_effect
@@ -22,7 +23,6 @@ from ondol.http.console.looks import Looks
 from ondol.http.problems import status_of
 from ondol.http.requests import base_name, caller_in, media_type
 from ondol.http.service import Word
-from ondol.runtime import File
 
 _MOST_FILES = 20
 

@@ -21,6 +21,7 @@ from ondol.http.console import chat, share
 from ondol.http.console.looks import Looks
 from ondol.http.console.timeline import timeline
 from ondol.http.requests import caller_in
+from ondol.served import read_prices
 from ondol.spending import UsageBy, UsageLine
 
 _PER_PAGE = 50
@@ -211,7 +212,7 @@ async def _about(looks: Looks, caller: Caller, run: Run) -> dict[str, Any]:
 
 
 def _cost(looks: Looks, run: Run) -> tuple[Decimal | None, str, list[str]]:
-    prices = looks.service.rt._read_prices(looks.service.rt.prices)
+    prices = read_prices(looks.service.rt.prices)
     unpriced = prices.unpriced(run.usage)
     known = bool(prices.by_model) and (len(unpriced) < len(run.usage) or not run.usage)
     return (prices.cost(run.usage) if known else None), prices.currency, unpriced

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ondol import sizes, values
-from ondol.handles import SeenContext
 from ondol.messages import Attachment, Message, Reasoning, Text, ToolCall, ToolResponse
+from ondol.seeing import SeenContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

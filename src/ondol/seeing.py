@@ -1,0 +1,90 @@
+"""What did the model see at a step? Built again from what is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ondol import context, events, journal, values
+from ondol.errors import NotFound
+from ondol.messages import Message
+from ondol.view import View
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenContext:
+    """What the model saw at a step, built again from what is stored. ``matches``: its hash is the recorded one.
+
+    ``incomplete``: the session that this one goes on from was erased, so that its messages are missing here.
+    ``leaves_out``: not all of the session is shown as it was said. ``compaction`` says what was left out from this step
+    on, if anything was: see ``events.ContextCompacted``. Then ``before`` are the messages as they would have been.
+    """
+
+    run: str
+    step: int
+    messages: list[Message]
+    definition: dict[str, Any]
+    hash: str
+    matches: bool
+    incomplete: bool = False
+    leaves_out: bool = False
+    compaction: dict[str, Any] | None = None
+    before: list[Message] | None = None
+
+
+class ContextPlace(NamedTuple):
+    """Where a context was built: the entry, what it shows, and the ordinal up to which it holds own messages."""
+
+    built: events.ContextBuilt
+    shown: journal.Shown
+    upto: int
+    compaction: events.ContextCompacted | None = None
+
+
+def context_place(run: str, batches: Iterable[journal.Batch], step: int | None) -> ContextPlace:
+    """The context of a step, or the last one. Raises NotFound."""
+    state = journal.State()
+    found: ContextPlace | None = None
+    for batch in batches:
+        for entry in batch.entries:
+            state = journal.apply(state, entry, batch.at)
+            if isinstance(entry, events.ContextBuilt) and step in (None, entry.step) and state.shown is not None:
+                less = state.compacted if state.compacted and state.compacted.step == entry.step else None
+                found = ContextPlace(entry, state.shown, state.next_message, less)
+    if found is None:
+        asked = f"run {run} has not asked the model yet"
+        raise NotFound(asked if step is None else f"run {run} has no step {step}")
+    return found
+
+
+def seen_context(
+    run: str,
+    place: ContextPlace,
+    described: str | None,
+    history: Sequence[tuple[int, str]],
+    own: Mapping[int, str],
+    incomplete: bool,
+    carried: str,
+) -> SeenContext:
+    """What the model saw there, from the stored bodies of the definition, the session's history and the run's own
+    messages. ``incomplete``: a part of the history was erased.
+
+    Raises:
+        NotFound: the definition is not stored any more.
+    """
+    if described is None:
+        raise NotFound(f"the definition of run {run} is not stored any more")
+    definition = values.loads(described)
+    mine = {o: body for o, body in own.items() if o >= 0}
+    seen, digest = context.rebuild(definition, place.shown, history, mine, place.upto, carried)
+    less, before = place.compaction, None
+    if less is not None:
+        then = place.shown._replace(view=View(**less.was))
+        before, _ = context.rebuild(definition, then, history, mine, place.upto, "")
+    return SeenContext(
+        leaves_out=place.shown.view.last > 0, compaction=None if less is None else events.to_json(less)[1],
+        before=before,
+        run=run, step=place.built.step, messages=seen, definition=values.decode(definition), hash=place.built.hash,
+        matches=digest == place.built.hash, incomplete=incomplete,
+    )  # fmt: skip
