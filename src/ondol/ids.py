@@ -52,6 +52,11 @@ def new_fact_id(now: datetime) -> str:
     return "m_" + _sortable(now)
 
 
+def new_call_id(now: datetime) -> str:
+    """Of a model call outside of any run."""
+    return "c_" + _sortable(now)
+
+
 def session_of(run: str) -> SessionId:
     """The session that is made for a run for which none was named."""
     return SessionId("s_" + run[2:])

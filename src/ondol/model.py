@@ -72,6 +72,15 @@ class Answer:
     model: str = ""
 
 
+def spent_on(answer: Answer, asked: str) -> dict[str, Any]:
+    """The fields of ``events.Spent``. ``asked`` is the name that the agent has for the model."""
+    return {
+        "model": answer.model, "asked": "" if asked == answer.model else asked, "input": answer.input_tokens,
+        "output": answer.output_tokens, "cache_read": answer.cache_read_tokens,
+        "cache_write": answer.cache_write_tokens, "reasoning": answer.reasoning_tokens,
+    }  # fmt: skip
+
+
 ModelOutput: TypeAlias = Delta | Answer
 
 

@@ -14,7 +14,7 @@ from ondol.errors import NotFound
 from ondol.events import ContextBuilt
 from ondol.records import AskRow, EffectRow, RunRow, SessionRow, TokenRow
 from ondol.runfile import Entries, RunFile, Said
-from ondol.spending import RunUsage
+from ondol.spending import CallUsage, RunUsage
 from ondol.transactions import CONFIRMED, Row, Steer, Tx, checked_body, run_row, steers_in, with_conditions
 
 
@@ -87,6 +87,13 @@ def page_usage(tenant: str, after: int, since: int | None, until: int | None, li
     always = {"tenant": tenant, "after": after, "limit": limit}
     (rows,) = yield [with_conditions("run.usage", always, {"since": since, "until": until})]
     return [RunUsage(n, agent, session, user, at, usage.of_run(*used)) for n, agent, session, user, at, *used in rows]
+
+
+def page_spent(tenant: str, after: str, since: int | None, until: int | None, limit: int = 1000) -> Tx[list[CallUsage]]:
+    """What model calls outside of any run took: those behind ``after``, made from ``since`` on and before ``until``."""
+    always = {"tenant": tenant, "after": after, "limit": limit}
+    (rows,) = yield [with_conditions("spent.list", always, {"since": since, "until": until})]
+    return [CallUsage(id, agent, session, user, at, usage.loads(used)) for id, agent, session, user, at, used in rows]
 
 
 class StoredMessage(NamedTuple):

@@ -55,7 +55,7 @@ from ondol.histories import History, HistoryCache
 from ondol.limits import Bounds
 from ondol.logs import about
 from ondol.messages import Attachment, Blob, Text, ToolCall
-from ondol.model import Answer, Delta, Model, ModelRequest
+from ondol.model import Answer, Delta, Model, ModelRequest, spent_on
 from ondol.policy import Policy
 from ondol.preparing import Preparation
 from ondol.recalling import RunMemory
@@ -484,7 +484,7 @@ class Drive:
             await self._write_answer(answer, tools)
         except CancelRequested:
             said = "".join(p.text for p in answer.parts if isinstance(p, Text))
-            await self._write_cancelled(said, **self.spent(answer))
+            await self._write_cancelled(said, **spent_on(answer, self.asked.model.name))
             self.signal()
 
     async def _load(self, attachment: Attachment) -> bytes:
@@ -584,15 +584,6 @@ class Drive:
             entries.append(events.ModelStarted(step=failed.step, model=self.served.models[failed.fallback].model.name))
         self.record(await self.write(transactions.note_down, self.claim, self.now(), entries, used=used))
 
-    def spent(self, answer: Answer) -> dict[str, Any]:
-        """The fields of ``events.Spent``."""
-        asked = self.asked.model.name
-        return {
-            "model": answer.model, "asked": "" if asked == answer.model else asked, "input": answer.input_tokens,
-            "output": answer.output_tokens, "cache_read": answer.cache_read_tokens,
-            "cache_write": answer.cache_write_tokens, "reasoning": answer.reasoning_tokens,
-        }  # fmt: skip
-
     async def _write_answer(self, answer: Answer, tools: Mapping[str, Tool[..., Any]]) -> None:
         """T3. An answer that was cut off makes none of its calls. ``tools`` are those that the model was offered."""
         ordinal, number = self.state.next_message, len(self.state.effects)
@@ -604,9 +595,10 @@ class Drive:
             calls.append(planned)
             if parsed is not None:
                 self.calls.parsed[number + i] = parsed
+        spent = spent_on(answer, self.asked.model.name)
         completed = events.ModelCompleted(
-            step=self.state.step + 1, message=ordinal, stop=_unusual(answer.stop), **self.spent(answer)
-        )  # fmt: skip
+            step=self.state.step + 1, message=ordinal, stop=_unusual(answer.stop), **spent
+        )
         used = journal.used_with(self.state, completed)
         batch = await self.write(
             transactions.answer, self.claim, self.row.user_id, self.now(), completed, body, calls, used

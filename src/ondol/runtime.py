@@ -787,7 +787,8 @@ class Runtime:
     ) -> list[UsageLine]:  # fmt: skip
         """What model calls took and cost, summed up by agent, model, day, session or user.
 
-        A run counts, whole, for the instant at which it was accepted: from ``since`` on, and before ``until``. Days,
+        A run counts, whole, for the instant at which it was accepted: from ``since`` on, and before ``until``. So does
+        what a session's compaction by hand took, which is of no run, for the user whose session it is. Days,
         and instants without an offset, are those of ``time_zone``, by default the runtime's, else UTC. Days come in
         order, anything else with the most tokens first. ``prices`` is a price file instead of the runtime's own.
 
@@ -803,9 +804,11 @@ class Runtime:
         known = read_prices(prices or self.prices)
         first, end = (None if at is None else spending.instant(at, zone) for at in (since, until))
         sums: spending.Sums = {}
-        after = 0
-        while page := await self._read(queries.page_usage, checked_id("tenant", tenant), after, first, end):
-            sums, after = spending.summed(sums, page, by, zone), page[-1].n
+        n, call, tenant = 0, "", checked_id("tenant", tenant)
+        while page := await self._read(queries.page_usage, tenant, n, first, end):
+            sums, n = spending.summed(sums, page, by, zone), page[-1].n
+        while calls := await self._read(queries.page_spent, tenant, call, first, end):
+            sums, call = spending.summed(sums, calls, by, zone), calls[-1].id
         return spending.lines(sums, by, known)
 
     # --- outbox -------------------------------------------------------------------------------------------------
@@ -954,8 +957,8 @@ class Runtime:
             return plan.told(row.revision, applied=False, by=asked)
         if served is not None:
             budget = None if served.agent.context is None else served.agent.context.budget
-            asking = plan.question(budget), plan.length(budget)
-            made = await summaries.ask_by_hand(served.models[0].model, session, *asking)
+            wanted = summaries.Wanted(row, plan.question(budget), plan.length(budget))
+            made = await summaries.ask_by_hand(self._store, self.clock, served, wanted)
             plan = plan.summarised(made.text, made.by, made.refused, made.spent)
         by, now = checked_id("by", by or this_person()), micros(self.clock)
         row = await self._store.write(

@@ -22,13 +22,24 @@ class RunUsage(NamedTuple):
     agent: str
     session: str
     user: str
-    accepted_at: int
+    at: int
+    used: Mapping[str, Usage]
+
+
+class CallUsage(NamedTuple):
+    """What a model call outside of any run took, as a mapping of one model or none."""
+
+    id: str
+    agent: str
+    session: str
+    user: str
+    at: int
     used: Mapping[str, Usage]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageLine:
-    """What the runs of one agent, model, day, session or user took together.
+    """What the runs of one agent, model, day, session or user took together, and summaries made by hand with them.
 
     ``key`` says of which; None for runs that name no user. ``cost`` is what is known of it, in ``currency``: None if
     no model of these has a price, and without those that ``unpriced`` names. ``tokens.unknown`` calls were not counted
@@ -47,28 +58,28 @@ class UsageLine:
 Sums: TypeAlias = dict[str, tuple[int, dict[str, Usage]]]
 
 
-def summed(so_far: Sums, runs: Iterable[RunUsage], by: UsageBy, zone: tzinfo) -> Sums:
-    """With these runs added. Days are those of the zone."""
+def summed(so_far: Sums, more: Iterable[RunUsage | CallUsage], by: UsageBy, zone: tzinfo) -> Sums:
+    """With these runs and calls added. Days are those of the zone."""
     sums = dict(so_far)
-    for run in runs:
-        for key, used in _parts(run, by, zone):
+    for one in more:
+        for key, used in _parts(one, by, zone):
             n, before = sums.get(key, (0, {}))
-            sums[key] = n + 1, usage.merged(before, used)
+            sums[key] = n + isinstance(one, RunUsage), usage.merged(before, used)
     return sums
 
 
-def _parts(run: RunUsage, by: UsageBy, zone: tzinfo) -> Iterator[tuple[str, Mapping[str, Usage]]]:
+def _parts(one: RunUsage | CallUsage, by: UsageBy, zone: tzinfo) -> Iterator[tuple[str, Mapping[str, Usage]]]:
     match by:
         case "model":
-            yield from ((model, {model: used}) for model, used in run.used.items())
+            yield from ((model, {model: used}) for model, used in one.used.items())
         case "day":
-            yield clock.from_micros(run.accepted_at).astimezone(zone).date().isoformat(), run.used
+            yield clock.from_micros(one.at).astimezone(zone).date().isoformat(), one.used
         case "agent":
-            yield run.agent, run.used
+            yield one.agent, one.used
         case "session":
-            yield run.session, run.used
+            yield one.session, one.used
         case "user":
-            yield run.user, run.used
+            yield one.user, one.used
 
 
 def lines(sums: Sums, by: UsageBy, prices: Prices) -> list[UsageLine]:

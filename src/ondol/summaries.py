@@ -11,17 +11,21 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ondol import carried, limits, usage, values
+from ondol import carried, ids, limits, transactions, usage, values
 from ondol.cancellation import InFlight
+from ondol.clock import Clock, micros
 from ondol.errors import ModelError
 from ondol.messages import Message
-from ondol.model import Answer, Model, ModelRequest
+from ondol.model import Answer, Model, ModelRequest, spent_on
+from ondol.records import SessionRow
 from ondol.secret import redact
+from ondol.store import Store
 
 if TYPE_CHECKING:
-    from ondol.runner import Drive
+    from ondol.runner import Drive, Served
 
 _PATIENCE = 120.0  # seconds that somebody waits for a summary that they asked for by hand
+_LATE = "it did not come in time"
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -52,35 +56,57 @@ async def ask_model(drive: Drive, asked: Sequence[Message], length: int) -> Made
             return None
         if ending == "timeout" or asking.future.cancelled():
             await asking.stop_late(drive.clock)
-            return Made(prompt=prompt, refused="it did not come in time", spent={"asked": model.name})
+            return Made(prompt=prompt, refused=_LATE, spent={"asked": model.name})
         answer = asking.future.result()
     except ModelError as error:
-        billed = usage.may_be_billed(error.kind, error.sent) or error.input_tokens is not None
-        spent = {"asked": model.name, "input": error.input_tokens, "output": error.output_tokens} if billed else {}
-        return Made(prompt=prompt, refused=redact(f"{error.kind}: {error}"), spent=spent)
+        return Made(prompt=prompt, refused=redact(f"{error.kind}: {error}"), spent=_spent_on(error, model))
     finally:
         asking.leave()
-    refused = carried.why_refused(answer.parts, answer.stop, length)
-    if refused:
-        return Made(prompt=prompt, refused=refused, spent=drive.spent(answer))
-    return Made(redact(carried.text_of(answer.parts)), model.name, prompt, spent=drive.spent(answer))
+    return _made_of(answer, model, length, prompt)
 
 
-async def ask_by_hand(model: Model, session: str, asked: Sequence[Message], length: int) -> Made:
-    """Ask a model for a summary of that many bytes, outside of any run. Whatever goes wrong, the caller has none."""
-    request = ModelRequest(messages=asked, tools=(), run=session, step=0, attempt=1, purpose="summary")
+class Wanted(NamedTuple):
+    """A summary of a session, in so many bytes, and what is asked for it."""
+
+    session: SessionRow
+    asked: Sequence[Message]
+    length: int
+
+
+async def ask_by_hand(store: Store, clock: Clock, served: Served, wanted: Wanted) -> Made:
+    """Ask an agent's model for a summary outside of any run, and note what that took. Whatever goes wrong, the caller
+    has none."""
+    row, model = wanted.session, served.models[0].model
+    call, whose = ids.new_call_id(clock.now()), (served.agent.name, row.id, row.user_id or "")
+    # Record before asking: whoever dies or goes away from here on leaves a call that nobody has counted.
+    await store.write(transactions.asking, row.tenant, call, *whose, model.name, micros(clock))
+    made = await _made_by_hand(model, wanted)
+    await store.write(transactions.asked, row.tenant, call, usage.by_hand(made.spent))
+    return made
+
+
+async def _made_by_hand(model: Model, wanted: Wanted) -> Made:
+    request = ModelRequest(messages=wanted.asked, tools=(), run=wanted.session.id, step=0, attempt=1, purpose="summary")
     try:
         async with asyncio.timeout(_PATIENCE):
             answer = await _answer(model, request)
     except TimeoutError:
-        return Made(refused="it did not come in time")
+        return Made(refused=_LATE, spent={"asked": model.name})
     except ModelError as error:
-        return Made(refused=redact(f"{error.kind}: {error}"))
-    spent = {"input": answer.input_tokens, "output": answer.output_tokens}
-    refused = carried.why_refused(answer.parts, answer.stop, length)
-    if refused:
-        return Made(refused=refused, spent=spent)
-    return Made(redact(carried.text_of(answer.parts)), model.name, spent=spent)
+        return Made(refused=redact(f"{error.kind}: {error}"), spent=_spent_on(error, model))
+    return _made_of(answer, model, wanted.length)
+
+
+def _made_of(answer: Answer, model: Model, length: int, prompt: str = "") -> Made:
+    spent = spent_on(answer, model.name)
+    if refused := carried.why_refused(answer.parts, answer.stop, length):
+        return Made(prompt=prompt, refused=refused, spent=spent)
+    return Made(redact(carried.text_of(answer.parts)), model.name, prompt, spent=spent)
+
+
+def _spent_on(error: ModelError, model: Model) -> Mapping[str, Any]:
+    billed = usage.may_be_billed(error.kind, error.sent) or error.input_tokens is not None
+    return {"asked": model.name, "input": error.input_tokens, "output": error.output_tokens} if billed else {}
 
 
 async def _answer(model: Model, request: ModelRequest) -> Answer:

@@ -7,11 +7,11 @@ nobody said is not zero: a sum over such calls says how many of them there are.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ondol import values
 from ondol.errors import ModelErrorKind
-from ondol.events import ContextCompacted, ModelCompleted, Spent, StepFailed
+from ondol.events import Spent, StepFailed
 
 _UNSAID = (None,) * 5  # input, output, cache_read, cache_write, reasoning
 
@@ -46,9 +46,7 @@ def _sum(one: int | None, other: int | None) -> int | None:
     return other if one is None else one if other is None else one + other
 
 
-def with_call(
-    used: Mapping[str, Usage], entry: ModelCompleted | StepFailed | ContextCompacted, lost: int, expected: int
-) -> Mapping[str, Usage]:
+def with_call(used: Mapping[str, Usage], entry: Spent, lost: int, expected: int) -> Mapping[str, Usage]:
     """The usage by model, with the call that this entry ended.
 
     ``lost`` calls of the same step had no end that anybody heard of; each of those is believed to have taken
@@ -63,6 +61,11 @@ def with_call(
     call = Usage(lost + (not free), *known, lost + silent, guessed * expected)
     model = model_of(entry)
     return {**used, model: used[model].plus(call) if model in used else call}
+
+
+def by_hand(spent: Mapping[str, Any]) -> Mapping[str, Usage]:
+    """What a call outside of any run took: fields of ``events.Spent``, empty for one that was free."""
+    return with_call({}, Spent(**spent), 0, 0) if spent else {}
 
 
 def model_of(spent: Spent) -> str:

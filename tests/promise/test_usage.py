@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ondol import Agent, Answer, ModelOutput, ModelRequest, RunCancelled, RunFailed, Runtime, Text, Usage
-from ondol.testing import FaultPlan, ScriptedModel, barrier, call, error
+from ondol import (
+    Agent,
+    Answer,
+    ModelError,
+    ModelOutput,
+    ModelRequest,
+    RevisionConflict,
+    RunCancelled,
+    RunFailed,
+    Runtime,
+    Text,
+    ToolCall,
+    Usage,
+)
+from ondol.testing import FaultPlan, ManualClock, ScriptedModel, barrier, call, error
 from promise.house import HELLO, House, rest
 
 
@@ -137,3 +153,106 @@ async def test_usage_outlives_what_was_said(house: House) -> None:
         await (await life.rt.get_session("s")).delete(by="kim")
         assert (await life.rt.get_run(run.id)).usage == used
     house.checked = False  # its journal is gone
+
+
+# --- compactions by hand, which belong to no run ----------------------------------------------------------------
+
+TURN = {"input_tokens": 10, "output_tokens": 1}
+SUMMARY = {"input_tokens": 300, "output_tokens": 20, "cache_read_tokens": 200}
+
+
+def talker(*summaries: Answer | Exception) -> Agent:
+    """Its first two answers are those of two turns."""
+    return Agent("a", model=Saying("acme:grand", answer("one", **TURN), answer("two", **TURN), *summaries))
+
+
+async def two_turns(rt: Runtime, agent: Agent) -> None:
+    for n in range(2):
+        await rt.run(agent, f"question {n}", session="s", user="kim")
+
+
+async def used_by(rt: Runtime, by: Any) -> dict[str | None, tuple[int, Usage]]:
+    return {line.key: (line.runs, line.tokens) for line in await rt.usage(by=by)}
+
+
+@pytest.mark.parametrize("taken", [True, False])
+async def test_a_summary_made_by_hand_counts_for_its_agent_model_session_user_and_day(db: str, taken: bool) -> None:
+    """Also one that was refused, for it calls a tool."""
+    made = answer("They asked.", **SUMMARY) if taken else Answer(parts=(ToolCall("1", "x", {}),), **SUMMARY)  # type: ignore[arg-type]
+    agent = talker(made)
+    async with Runtime(db, agents=[agent], clock=ManualClock("2026-11-30T14:59:00Z"), time_zone="UTC") as rt:
+        await two_turns(rt, agent)
+        rt.clock.advance(days=1)  # type: ignore[attr-defined]
+        assert (await rt.compact_session("s", keep=1, by="lee")).refused == ("" if taken else "it asks for a tool")
+    whole = Usage(calls=3, input=320, output=22, cache_read=200)
+    async with Runtime(db, time_zone="UTC") as rt:
+        keys = [("model", "acme:grand"), ("agent", "a"), ("session", "s"), ("user", "kim")]
+        assert [await used_by(rt, by) for by, _ in keys] == [{key: (2, whole)} for _, key in keys]
+        assert await used_by(rt, "day") == {
+            "2026-11-30": (2, Usage(calls=2, input=20, output=2)),
+            "2026-12-01": (0, Usage(calls=1, input=300, output=20, cache_read=200)),
+        }
+        assert await rt.usage(by="day", since=date(2026, 12, 2)) == []
+        await rt.delete_session("s", by="lee")
+        assert await used_by(rt, "session") == {"s": (2, whole)}, "sums outlive what was said"
+
+
+@pytest.mark.parametrize(
+    ("went_wrong", "counted"),
+    [
+        (ModelError("server", "down"), Usage(calls=1, unknown=1)),
+        (ModelError("connection", "nobody there", sent=False), None),
+        (ModelError("content_filter", "no", input_tokens=7, output_tokens=2), Usage(calls=1, input=7, output=2)),
+        (ValueError("a model of ours has a bug"), None),
+    ],
+)  # fmt: skip
+async def test_a_summary_by_hand_that_never_came_is_unknown_where_it_may_have_cost_something(
+    db: str, went_wrong: Exception, counted: Usage | None
+) -> None:
+    agent = talker(went_wrong)
+    async with Runtime(db, agents=[agent]) as rt:
+        await two_turns(rt, agent)
+        assert (await rt.compact_session("s", keep=1, by="lee")).refused
+        turns = Usage(calls=2, input=20, output=2)
+        assert await used_by(rt, "agent") == {"a": (2, turns if counted is None else turns.plus(counted))}
+
+
+async def test_a_summary_by_hand_counts_when_its_caller_went_away_and_when_another_turn_came_first(db: str) -> None:
+    asked = asyncio.Event()
+    go = asyncio.Event()
+
+    class Slow(Saying):
+        async def stream(self, request: ModelRequest) -> AsyncIterator[ModelOutput]:
+            if request.purpose == "summary":
+                asked.set()
+                await go.wait()
+            async for output in super().stream(request):
+                yield output
+
+    agent = Agent("a", model=Slow("m", *[answer("so it is", **TURN) for _ in range(4)]))
+    async with Runtime(db, agents=[agent]) as rt:
+        await two_turns(rt, agent)
+        compacting = asyncio.create_task(rt.compact_session("s", keep=1, by="lee"))
+        await asked.wait()
+        compacting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await compacting
+        turns = Usage(calls=2, input=20, output=2)
+        assert await used_by(rt, "model") == {"m": (2, turns.plus(Usage(calls=1, unknown=1)))}
+        asked.clear()
+        compacting = asyncio.create_task(rt.compact_session("s", keep=1, by="lee"))
+        await asked.wait()
+        await rt.run(agent, "question 2", session="s", user="kim")
+        go.set()
+        with pytest.raises(RevisionConflict):
+            await compacting
+        assert await used_by(rt, "model") == {"m": (3, Usage(calls=5, input=40, output=4, unknown=1))}
+
+
+async def test_a_preview_and_an_excerpt_cost_nothing(db: str) -> None:
+    agent = talker()
+    async with Runtime(db, agents=[agent]) as rt:
+        await two_turns(rt, agent)
+        assert (await rt.compact_session("s", keep=1, preview=True)).by == "acme:grand"
+        assert (await rt.compact_session("s", keep=1, model_free=True, by="lee")).applied
+        assert await used_by(rt, "model") == {"acme:grand": (2, Usage(calls=2, input=20, output=2))}

@@ -84,7 +84,7 @@ from ondol.transactions.remembering import (
     remove_fact,
 )
 from ondol.transactions.replaying import NewFork, NewReplay, accept_fork, accept_replay, read_family
-from ondol.transactions.sessions import compact_session, delete_session, pin_session, write_session
+from ondol.transactions.sessions import asked, asking, compact_session, delete_session, pin_session, write_session
 from ondol.transactions.signals import CLOCK, CONFIRMED, DECISIONS, Absorbed, Decision, absorb
 from ondol.transactions.statements import STATEMENTS, Final, Row, Statement, Tx, with_conditions
 from ondol.transactions.tokens import keep_token, revoke_token
@@ -138,6 +138,8 @@ __all__ = [
     "answer",
     "ask_again",
     "ask_compaction",
+    "asked",
+    "asking",
     "blocking",
     "cancel",
     "change_memory",

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from ondol import ids, journal, pins
+from ondol import ids, journal, pins, usage
 from ondol.errors import NotFound, RevisionConflict, SessionBusy
 from ondol.records import SessionRow
 from ondol.transactions.indexing import forget_session
 from ondol.transactions.outbox import Dropped, offer
 from ondol.transactions.pieces import Seen, act_row, pins_row, seen_rows
 from ondol.transactions.statements import Statement, Tx
+from ondol.usage import Usage
 
 
 def write_session(
@@ -106,6 +107,22 @@ def compact_session(
     act = act_row(tenant, at, by, door, "session.compact", session)
     writes = [*seen_rows(tenant, session, Seen(seen, less=True), found.next_message), act]
     return (yield from _raised(tenant, session, at, writes))
+
+
+def asking(tenant: str, call: str, agent: str, session: str, user: str, model: str, at: int) -> Tx[None]:
+    """A model is about to be asked outside of any run. Until ``asked`` says otherwise nobody has counted the call."""
+    used = usage.dumps({model: Usage(calls=1, unknown=1)})
+    yield [
+        ("spent.insert", {
+            "tenant": tenant, "id": call, "agent": agent, "session": session, "user_id": user, "at": at, "usage": used,
+        })
+    ]  # fmt: skip
+
+
+def asked(tenant: str, call: str, used: Mapping[str, Usage]) -> Tx[None]:
+    """What that call took; nothing is kept of one that was free."""
+    of_call = {"tenant": tenant, "id": call}
+    yield [("spent.set", of_call | {"usage": usage.dumps(used)}) if used else ("spent.delete", of_call)]
 
 
 def delete_session(

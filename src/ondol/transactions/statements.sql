@@ -33,6 +33,22 @@ SELECT n, agent, session, user_id, accepted_at, usage, tokens_in, tokens_out FRO
 WHERE tenant = :tenant AND n > :after [since: AND accepted_at >= :since] [until: AND accepted_at < :until]
 ORDER BY n LIMIT :limit
 
+-- Model calls outside of any run.
+-- name: spent.insert
+INSERT INTO spent (tenant, id, agent, session, user_id, at, usage)
+VALUES (:tenant, :id, :agent, :session, :user_id, :at, :usage)
+
+-- name: spent.set
+UPDATE spent SET usage = :usage WHERE tenant = :tenant AND id = :id
+
+-- name: spent.delete
+DELETE FROM spent WHERE tenant = :tenant AND id = :id
+
+-- name: spent.list
+SELECT id, agent, session, user_id, at, usage FROM spent
+WHERE tenant = :tenant AND id > :after [since: AND at >= :since] [until: AND at < :until]
+ORDER BY id LIMIT :limit
+
 -- name: run.unfinished_in_session
 SELECT id, state FROM runs WHERE tenant = :tenant AND session = :session
   AND state IN ('queued', 'running', 'waiting') ORDER BY place LIMIT 1
