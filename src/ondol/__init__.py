@@ -63,7 +63,8 @@ from ondol.usage import Usage
 from ondol.values import Opaque
 
 if TYPE_CHECKING:
-    from ondol.client import AsyncClient, Client
+    from ondol.blocking import Client
+    from ondol.client import AsyncClient
 
 __version__ = "0.1.0"
 
@@ -87,8 +88,8 @@ def __getattr__(name: str) -> Any:
     """The clients need the extra ``server``, and httpx takes long to import."""
     if name in ("AsyncClient", "Client"):
         try:
-            from ondol import client
+            from ondol import blocking, client
         except ModuleNotFoundError as error:
             raise InvalidInput(f"{error.name} is missing: pip install 'ondol[server]'") from error
-        return getattr(client, name)
+        return client.AsyncClient if name == "AsyncClient" else blocking.Client
     raise AttributeError(f"module 'ondol' has no attribute {name!r}")

@@ -2,7 +2,7 @@
 
 ``AsyncClient`` hands out the same ``Run``, ``Ask``, ``Effect`` and ``Session`` as a ``Runtime``, and raises the same
 errors. Only what is safe is sent again: an operation with its id, a decision, a question. A stream that breaks goes on
-behind the last event that came. ``Client`` is the same for programs without an event loop.
+behind the last event that came. ``blocking.Client`` is the same for programs without an event loop.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ import contextlib
 import json
 import mimetypes
 import os
-import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import date, datetime
 from pathlib import Path
 from types import TracebackType
@@ -33,7 +31,7 @@ from ondol.handles import ENDED, Ahead, Ask, Effect, Lineage, Run, RunResult, Se
 from ondol.http.problems import raised
 from ondol.ids import DEFAULT_TENANT
 from ondol.records import RunRow, SessionRow
-from ondol.remote_memory import BlockingMemory, RemoteMemory
+from ondol.remote_memory import RemoteMemory
 from ondol.replay import By, ReplayEffect, ReplayVerdict
 from ondol.runtime import ForkEffects, ReplayClock, Trigger
 from ondol.seeing import SeenContext
@@ -550,197 +548,3 @@ def _error(answer: httpx.Response) -> OndolError:
 
 def _unreachable(url: str, error: Exception) -> Unreachable:
     return Unreachable(f"no answer from {url} ({type(error).__name__}: {error}): is 'ondol serve' running there?")
-
-
-# --- without an event loop -----------------------------------------------------------------------------------------
-
-
-class _Loop:
-    """An event loop in a thread of its own."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="ondol.client", daemon=True)
-        self._thread.start()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:  # Ctrl-C above all: what nobody waits for is not left running in the other thread
-            future.cancel()
-            raise
-
-    def each(self, items: AsyncIterator[T]) -> Iterator[T]:
-        try:
-            while True:
-                try:
-                    yield self.run(_next(items))
-                except StopAsyncIteration:
-                    return
-        finally:
-            close = getattr(items, "aclose", None)
-            if close is not None:
-                self.run(close())
-
-    def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-
-async def _next(items: AsyncIterator[T]) -> T:
-    return await anext(items)
-
-
-@dataclass(frozen=True)
-class BlockingAsk:
-    """An ``Ask`` for programs without an event loop: what it knows is in ``ask``, its verbs return when it is done."""
-
-    ask: Ask
-    _loop: _Loop
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.ask, name)
-
-    def approve(self, *, by: str | None = None, arguments: Mapping[str, Any] | None = None) -> BlockingAsk:
-        return self._said(self.ask.approve(by=by, arguments=arguments))
-
-    def deny(self, *, by: str | None = None, reason: str = "") -> BlockingAsk:
-        return self._said(self.ask.deny(by=by, reason=reason))
-
-    def answer(self, value: Any, *, by: str | None = None, reason: str = "") -> BlockingAsk:
-        return self._said(self.ask.answer(value, by=by, reason=reason))
-
-    def happened(self, result: Any = None, evidence: str = "", *, by: str | None = None) -> BlockingAsk:
-        return self._said(self.ask.happened(result, evidence, by=by))
-
-    def not_happened(self, evidence: str = "", *, by: str | None = None) -> BlockingAsk:
-        return self._said(self.ask.not_happened(evidence, by=by))
-
-    def give_up(self, reason: str = "", *, by: str | None = None) -> BlockingAsk:
-        return self._said(self.ask.give_up(reason, by=by))
-
-    def _said(self, work: Coroutine[Any, Any, Ask]) -> BlockingAsk:
-        return BlockingAsk(self._loop.run(work), self._loop)
-
-
-@dataclass(frozen=True)
-class BlockingRun:
-    """A ``Run`` for programs without an event loop: what it knows is in ``handle``, its verbs wait."""
-
-    handle: Run
-    _loop: _Loop
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.handle, name)
-
-    @property
-    def id(self) -> str:
-        return self.handle.id
-
-    @property
-    def status(self) -> str:
-        return self.handle.status
-
-    def refresh(self) -> BlockingRun:
-        return BlockingRun(self._loop.run(self.handle.refresh()), self._loop)
-
-    def result(self, *, through_asks: bool = False) -> RunResult:
-        return self._loop.run(self.handle.result(through_asks=through_asks))
-
-    def events(self, after: str | None = None, *, through_asks: bool = False) -> Iterator[Event]:
-        return self._loop.each(self.handle.events(after, through_asks=through_asks))
-
-    def asks(self, state: str | None = "open") -> list[BlockingAsk]:
-        return [BlockingAsk(a, self._loop) for a in self._loop.run(self.handle.asks(state))]
-
-    def effects(self) -> list[Effect]:
-        return self._loop.run(self.handle.effects())
-
-    def cancel(self, *, by: str | None = None, reason: str = "") -> BlockingRun:
-        return BlockingRun(self._loop.run(self.handle.cancel(by=by, reason=reason)), self._loop)
-
-
-class Client:
-    """``AsyncClient`` for programs without an event loop.
-
-    with Client("http://127.0.0.1:8000") as rt:
-        print(rt.run("support", "Refund order 1182", operation_id="slack:Ev07").text)
-    """
-
-    def __init__(self, url: str | None = None, *, token: str | None = None, timeout: float = 60.0) -> None:
-        self._there = AsyncClient(url, token=token, timeout=timeout)
-        self._loop = _Loop()
-        self.memory = BlockingMemory(self._there.memory, self._loop.run)
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._loop.run(self._there.close())
-        self._loop.close()
-
-    def start(self, agent: str, input: str, **options: Any) -> BlockingRun:
-        return self._run(self._there.start(agent, input, **options))
-
-    def run(self, agent: str, input: str, **options: Any) -> RunResult:
-        return self._loop.run(self._there.run(agent, input, **options))
-
-    def get_run(self, run: str) -> BlockingRun:
-        return self._run(self._there.get_run(run))
-
-    def runs(self, **wanted: Any) -> list[BlockingRun]:
-        return [BlockingRun(r, self._loop) for r in self._loop.run(self._there.runs(**wanted))]
-
-    def replay(self, run: BlockingRun | str, **options: Any) -> BlockingRun | ReplayVerdict:
-        made = self._loop.run(self._there.replay(_handle(run), **options))
-        return BlockingRun(made, self._loop) if isinstance(made, Run) else made
-
-    def fork(self, run: BlockingRun | str, *, at_step: int, **options: Any) -> BlockingRun:
-        return self._run(self._there.fork(_handle(run), at_step=at_step, **options))
-
-    def resume(self, run: BlockingRun | str) -> BlockingRun:
-        return self._run(self._there.resume(_handle(run)))
-
-    def cancel(self, run: BlockingRun | str, *, by: str | None = None, reason: str = "") -> BlockingRun:
-        return self._run(self._there.cancel(_handle(run), by=by, reason=reason))
-
-    def asks(self, **wanted: Any) -> list[BlockingAsk]:
-        return [BlockingAsk(a, self._loop) for a in self._loop.run(self._there.asks(**wanted))]
-
-    def get_ask(self, ask: str) -> BlockingAsk:
-        return BlockingAsk(self._loop.run(self._there.get_ask(ask)), self._loop)
-
-    def effects(self, **wanted: Any) -> list[Effect]:
-        return self._loop.run(self._there.effects(**wanted))
-
-    def get_effect(self, effect: str) -> Effect:
-        return self._loop.run(self._there.get_effect(effect))
-
-    def usage(self, **wanted: Any) -> list[UsageLine]:
-        return self._loop.run(self._there.usage(**wanted))
-
-    def outbox(self, **wanted: Any) -> list[OutboxMessage]:
-        return self._loop.run(self._there.outbox(**wanted))
-
-    def deliver_again(self, message: str, *, by: str | None = None) -> OutboxMessage:
-        return self._loop.run(self._there.deliver_again(message, by=by))
-
-    def context(self, run: str, step: int | None = None) -> SeenContext:
-        return self._loop.run(self._there.context(run, step))
-
-    def export_run(self, run: str) -> str:
-        return self._loop.run(self._there.export_run(run))
-
-    def _run(self, work: Coroutine[Any, Any, Run]) -> BlockingRun:
-        return BlockingRun(self._loop.run(work), self._loop)
-
-
-def _handle(run: BlockingRun | str) -> Run | str:
-    return run.handle if isinstance(run, BlockingRun) else run

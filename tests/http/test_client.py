@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 from collections.abc import AsyncIterator, Callable
 from decimal import Decimal
 from pathlib import Path
@@ -18,6 +19,7 @@ from kit import Conversation, Gate
 from ondol import (
     Agent,
     AlreadyDecided,
+    Ask,
     AsyncClient,
     By,
     Client,
@@ -30,12 +32,15 @@ from ondol import (
     RunFailed,
     Runtime,
     RunWaiting,
+    Session,
     access,
     tool,
 )
+from ondol.blocking import BlockingAsk, BlockingRun, BlockingSession
 from ondol.errors import Forbidden, Unreachable
 from ondol.http.guard import Admission
 from ondol.testing import ScriptedModel, call, error
+from ondol.transactions import Decision
 
 
 @tool(approve=True)
@@ -185,6 +190,32 @@ async def test_the_blocking_client_does_the_same(http: Door) -> None:
             return run.result().text, [e.type for e in run.events()][-1], rt.run("hello", "hi").text
 
     assert await asyncio.to_thread(program) == ("done", "run.completed", "hello")
+
+
+async def test_the_blocking_client_has_sessions_and_asks_too(http: Door) -> None:
+    def program() -> Any:
+        with Client(http.url) as rt:
+            first = rt.run("hello", "hi", session="s")
+            session = rt.get_session("s").set_title("Greeting", expected_revision=first.revision)
+            said = [m.message.text for m in session.messages()]
+            titles, runs = [s.title for s in rt.sessions()], [r.id for r in session.runs()]
+            waits = rt.start("payer", "pay")
+            with contextlib.suppress(RunWaiting):
+                waits.result()
+            (ask,) = rt.asks()
+            denied = rt.decide(ask, Decision(kind="deny"), by="lee")
+            session.refresh().delete(expected_revision=session.revision)
+            return said, titles, runs == [first.run_id], denied.decided_by, [s.id for s in rt.sessions()]
+
+    said, titles, its_run, denied_by, left = await asyncio.to_thread(program)
+    assert (said, titles, its_run, denied_by) == (["hi", "hello"], ["Greeting"], True, "lee")
+    assert "s" not in left
+
+
+def test_the_blocking_client_has_every_method_of_the_other() -> None:
+    for blocking, waited in ((Client, AsyncClient), (BlockingRun, Run), (BlockingAsk, Ask), (BlockingSession, Session)):
+        verbs = {name for name, it in vars(waited).items() if inspect.isfunction(it) and not name.startswith("_")}
+        assert verbs - set(vars(blocking)) <= {"pin", "unpin", "compact"}, blocking  # no server takes those
 
 
 async def test_commands_work_on_a_server(http: Door, tmp_path: Path) -> None:
