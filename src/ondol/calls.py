@@ -63,7 +63,8 @@ class Calls:
 
     def __init__(self, drive: Drive) -> None:
         self.drive, self.row = drive, drive.row
-        self.parsed: dict[int, Mapping[str, Any]] = {}  # arguments of calls that this process planned
+        # The arguments of calls that this process planned, as the tool takes them; None once an attempt was given them.
+        self.parsed: dict[int, Mapping[str, Any] | None] = {}
         self._begun: dict[int, effects.Effect] = {}  # started by this process and not yet at an outcome
         self._attached: dict[int, Sequence[Attachment]] = {}  # what belongs to a result that is about to be recorded
         self._patches: dict[int, Mapping[str, Any]] = {}  # decided here; maybe not yet folded
@@ -133,7 +134,7 @@ class Calls:
         is_new = effect.attempt == 0 and not self.drive.state.steps(call)  # a tool of steps has begun with its first
         if is_new and (denied := self._denied(effect, tool)) is not None:
             return effects.Failed(policy.refusal(denied))
-        if is_new and effect.parent is None and (why := await self._why_ask_again(effect, tool, parsed)):
+        if is_new and effect.parent is None and (why := await self._why_ask_again(effect, tool)):
             await self._ask_again(effect, tool, why)
             return None
         if tool.effect == "steps":
@@ -189,9 +190,7 @@ class Calls:
         answer = self.vet(tool, self._arguments(effect))
         return answer if isinstance(answer, policy.Deny) else None
 
-    async def _why_ask_again(
-        self, effect: effects.Effect, tool: Tool[..., Any], parsed: Mapping[str, Any]
-    ) -> str | None:
+    async def _why_ask_again(self, effect: effects.Effect, tool: Tool[..., Any]) -> str | None:
         """A call that was planned, and maybe approved, with another tool of that name: would a person be asked now?"""
         shown = self.drive.state.shown
         if shown is None or self.served.digest in (shown.definition, effect.vetted):
@@ -201,7 +200,7 @@ class Calls:
         arguments = self._arguments(effect)
         answer = self.vet(tool, arguments)
         asks = policy.permission(
-            answer, lambda: tool.needs_approval(lambda: self.context(tool, effect.ordinal), parsed)
+            answer, lambda: tool.needs_approval(lambda: self.context(tool, effect.ordinal), arguments)
         ).asks
         return self.drive.guard.asks(tool, arguments) if asks is None else asks
 
@@ -483,8 +482,11 @@ class Calls:
         )
 
     def _parse(self, effect: effects.Effect, tool: Tool[..., Any]) -> Mapping[str, Any]:
-        if effect.arguments is None and effect.ordinal in self.parsed:
-            return self.parsed[effect.ordinal]  # this process parsed them when it planned the call
+        """For one attempt, or one ``check``: a function may change what it is given."""
+        at_hand = self.parsed.get(effect.ordinal)
+        if effect.arguments is None and at_hand is not None:
+            self.parsed[effect.ordinal] = None
+            return at_hand
         return tool.parse(self._arguments(effect))
 
     def _arguments(self, effect: effects.Effect) -> dict[str, Any]:

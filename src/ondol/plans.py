@@ -122,7 +122,7 @@ def gate(
         InvalidInput: the arguments do not fit the tool.
     """
     parsed = tool.parse(arguments)
-    allowed = policy.permission(vet(tool, arguments), lambda: tool.needs_approval(context, parsed))
+    allowed = policy.permission(vet(tool, arguments), lambda: tool.needs_approval(context, arguments))
     return allowed, None if allowed.refusal is not None else parsed
 
 

@@ -446,11 +446,14 @@ class Tool(Generic[P, R]):
         return cast(R, _call(self.function, self._context_parameter, context, arguments))
 
     def needs_approval(self, context: Callable[[], Context[Any]], arguments: Mapping[str, Any]) -> str | None:
-        """Why a person must be asked first, or None. A predicate that raises means ask."""
+        """Why a person must be asked first, or None. A predicate that raises means ask.
+
+        It is given values of its own: nothing that it does to them reaches the tool.
+        """
         if isinstance(self.approve, bool):
             return "every call asks" if self.approve else None
         try:
-            taken = _taken_by(self.approve, arguments)
+            taken = _taken_by(self.approve, self.parse(arguments))
             asks = _call(self.approve, _context_parameter(self.approve), context(), taken)
         except BaseException as error:  # an exit-type exception too: it would end the event loop
             return f"its approve predicate raised {type(error).__name__}"

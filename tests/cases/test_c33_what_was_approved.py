@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kit import Conversation, Outside, app, holds_in_all_cases, serve, waits
 
-from ondol import Agent, AlreadyDecided, Context, Runtime, tool
+from ondol import Agent, AlreadyDecided, Context, NotHappened, Runtime, tool
 from ondol.testing import Downstream, call, text
 
 SAID = "pay kim"
@@ -105,6 +105,65 @@ async def test_c33_an_approval_of_one_user_lets_nothing_of_another_through(db: s
         assert [e.arguments for e in await downstream.effects()] == [KIMS]
         assert (await lees.refresh()).status == "waiting"
         assert [a.run for a in await rt.asks()] == [lees.id]
+
+
+def spoils(to: str, amounts: dict[str, int]) -> bool:
+    """A predicate that changes what it looks at."""
+    amounts["eur"] += 1000
+    return to == "lee"
+
+
+@pytest.mark.parametrize("to", ["kim", "lee"])
+async def test_c33_what_a_predicate_does_to_the_arguments_reaches_nobody(
+    db: str, downstream: Downstream, to: str
+) -> None:
+    async def send(ctx: Context[Outside], to: str, amounts: dict[str, int]) -> str:
+        await ctx.deps.effect(ctx, "send", to=to, amounts=amounts)
+        return "sent"
+
+    arguments = {"to": to, "amounts": {"eur": 5}}
+    model = Conversation({SAID: [[call("send", **arguments)], [text("done")]]})
+    agent = Agent("desk", model=model, tools=[tool(approve=spoils)(send)])
+    async with Runtime(db, agents=[agent], deps=Outside(downstream.url)) as rt:
+        run = await rt.start(agent, SAID, session="s", operation_id="m1")
+        if to == "lee":
+            (ask,) = await waits(run)
+            assert ask.arguments == arguments
+            await ask.approve(by="boss")
+        await run.result()
+        assert [e.arguments for e in await downstream.effects()] == [arguments]
+        assert [e.arguments for e in await run.effects()] == [arguments]
+        await holds_in_all_cases(rt, db, agent, "s", downstream)
+
+
+@pytest.mark.parametrize("effect", ["idempotent", "once"])
+async def test_c33_each_attempt_is_given_what_was_recorded_whatever_the_one_before_did_to_it(
+    db: str, downstream: Downstream, effect: Any
+) -> None:
+    given: list[dict[str, int]] = []
+
+    async def look(ctx: Context[Outside], to: str, amounts: dict[str, int]) -> NotHappened:
+        given.append(dict(amounts))
+        amounts.clear()
+        return NotHappened()
+
+    async def send(ctx: Context[Outside], to: str, amounts: dict[str, int]) -> str:
+        given.append(dict(amounts))
+        amounts["eur"] += 1000
+        if ctx.attempt < 3:
+            raise RuntimeError("the line is down")
+        await ctx.deps.effect(ctx, "send", to=to, amounts=given[-1])
+        return "sent"
+
+    model = Conversation({SAID: [[call("send", **KIMS)], [text("done")]]})
+    sends = tool(effect=effect, check=look if effect == "once" else None)(send)
+    agent = Agent("desk", model=model, tools=[sends])
+    async with Runtime(db, agents=[agent], deps=Outside(downstream.url)) as rt:
+        run = await rt.start(agent, SAID, session="s", operation_id="m1")
+        await run.result()
+        assert given == [KIMS["amounts"]] * (3 if effect == "idempotent" else 5)
+        assert [e.arguments for e in await downstream.effects()] == [KIMS]
+        await holds_in_all_cases(rt, db, agent, "s", downstream)
 
 
 if __name__ == "__main__":
