@@ -49,7 +49,7 @@ class Broken(Themes):
         made = await super().embed(texts, query=query)
         if query is not self.queries:
             return made
-        if isinstance(self.what, Exception):
+        if isinstance(self.what, BaseException):
             raise self.what
         if self.what == "never":
             await asyncio.Event().wait()

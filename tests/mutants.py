@@ -172,9 +172,9 @@ MUTANTS = (
     Mutant(
         "outbox: it is told before it is recorded as told",
         "deliveries.py",
-        "                    await self.deliver(message_of(tenant, message))\n",
-        "                    await self.store.write(transactions.delivered, tenant, message, self._now())\n"
-        "                    await self.deliver(message_of(tenant, message))\n",
+        "                await from_outside(told, _PATIENCE.total_seconds())\n",
+        "                await self.store.write(transactions.delivered, tenant, message, self._now())\n"
+        "                await from_outside(told, _PATIENCE.total_seconds())\n",
         ("tests/torture/test_kill.py",),
     ),
     Mutant(

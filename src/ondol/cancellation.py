@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
@@ -136,3 +136,26 @@ async def sleep_or_cancel(clock: Clock, seconds: float, token: CancelToken) -> b
     """True when the time has passed, False when somebody asked to stop."""
     never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     return await InFlight(never, in_thread=True).wait(clock, seconds, token) == "timeout"
+
+
+async def from_outside(asked: Callable[[], Awaitable[T]], seconds: float) -> T:
+    """What code of the user's gives within so many seconds.
+
+    Whatever goes wrong there is an ``Exception`` here: an exit-type exception would end the event loop, and a
+    cancellation that nobody here asked for would end the task that waits.
+
+    Raises:
+        TimeoutError; what it raised; RuntimeError for what is no ``Exception``.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            return await asked()
+    except Exception:
+        raise
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise RuntimeError("it was cancelled by something of its own") from error
+    except BaseException as error:
+        raise RuntimeError(f"it raised {type(error).__name__}: {error}") from error

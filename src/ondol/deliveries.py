@@ -8,12 +8,14 @@ after some attempts; then it stays in the outbox to be seen.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeAlias
 
 from ondol import messages, queries, transactions, values
+from ondol.cancellation import from_outside
 from ondol.clock import Clock, Timer, from_micros, micros
 from ondol.embedding import Embedding
 from ondol.errors import StoreError
@@ -153,10 +155,10 @@ class Deliveries:
             self._others.add(message.id)
             return
         try:
-            async with asyncio.timeout(_PATIENCE.total_seconds()):
-                if self.deliver is not None and message.kind != transactions.DROPPED:
-                    await self.deliver(message_of(tenant, message))
-                facts = await self._learned(run) if message.kind in _TAUGHT else []
+            if self.deliver is not None and message.kind != transactions.DROPPED:
+                told = functools.partial(self.deliver, message_of(tenant, message))
+                await from_outside(told, _PATIENCE.total_seconds())
+            facts = await self._learned(run) if message.kind in _TAUGHT else []
         except Exception as error:  # of whoever listens: the run is not touched by it
             said = redact(values.valid(f"{type(error).__name__}: {error}"))[:_ERROR_KEPT]
             log.warning("outbox message %s: %s", message.id, said, extra={"run": message.run})
@@ -177,7 +179,8 @@ class Deliveries:
             return []
         bodies = await self.store.read(queries.read_messages, run.tenant, run.id)
         said = [messages.loads(body) for ordinal, body in sorted(bodies.items()) if ordinal >= 0]
-        facts = await memory.extract(said) if said else []
+        found = functools.partial(memory.extract, said)
+        facts = await from_outside(found, _PATIENCE.total_seconds()) if said else []
         return [
             NewFact(f"m_{run.id[2:]}_x{n}", redact(values.valid(checked_fact(fact))), True)
             for n, fact in enumerate(facts)

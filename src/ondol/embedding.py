@@ -7,10 +7,12 @@ query is waited for a moment; whatever goes wrong, words alone answer.
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib.util
 from collections.abc import Sequence
 
 from ondol import lookups, transactions, vectors
+from ondol.cancellation import from_outside
 from ondol.clock import Clock, micros
 from ondol.embedder import Embedder
 from ondol.errors import InvalidInput, StoreCorrupt
@@ -52,8 +54,8 @@ class Embedding:
         if self.embedder is None or not query.strip() or self._now() < self._rests_until:
             return None
         try:
-            async with asyncio.timeout(_MOMENT):
-                (vector,) = await self.embedder.embed([_cut(query)], query=True)
+            asked = functools.partial(self.embedder.embed, [_cut(query)], query=True)
+            (vector,) = await from_outside(asked, _MOMENT)
             return Near(self.embedder.name, vectors.packed(vector))
         except Exception as error:  # of the embedder: no search fails by it
             self._rests_until = self._now() + _REST
@@ -103,8 +105,7 @@ class Embedding:
 
     async def _embedded(self, texts: Sequence[str]) -> list[bytes]:
         assert self.embedder is not None
-        async with asyncio.timeout(_PATIENCE):
-            given = await self.embedder.embed(texts, query=False)
+        given = await from_outside(functools.partial(self.embedder.embed, texts, query=False), _PATIENCE)
         return [vectors.packed(vector) for vector in given]
 
     def _now(self) -> int:

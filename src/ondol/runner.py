@@ -19,6 +19,7 @@ from ondol import clock as clocks
 from ondol import (
     effects,
     events,
+    hearing,
     journal,
     lifecycle,
     limits,
@@ -498,28 +499,15 @@ class Drive:
 
     async def _stream(self, model: Model, request: ModelRequest) -> Answer:
         self._partial = []
-        answer: Answer | None = None
-        stream = None
-        try:
-            stream = model.stream(request)
-            async for output in stream:
-                if isinstance(output, Delta):
-                    self._partial.append(output.text)
-                    if output.kind == "text":
-                        self.runner.streams.say(self.row.id, self.state.seq, request.step + 1, output.text)
-                    self.publish(events.DELTA, {"step": request.step + 1, "kind": output.kind, "text": output.text})
-                else:
-                    answer = output
-        except (ModelError, asyncio.CancelledError, GeneratorExit):
-            raise
-        except BaseException as error:  # an exit-type exception must not leave the task: it would end the event loop
-            raise ModelError("rejected", f"the model raised {values.error_text(error)}") from error
-        finally:
-            close = getattr(stream, "aclose", None)
-            if close is not None:
-                await close()
-        if answer is None:
-            raise ModelError("connection", "the answer ended before it was complete")
+        step = request.step + 1
+
+        def hear(piece: Delta) -> None:
+            self._partial.append(piece.text)
+            if piece.kind == "text":
+                self.runner.streams.say(self.row.id, self.state.seq, step, piece.text)
+            self.publish(events.DELTA, {"step": step, "kind": piece.kind, "text": piece.text})
+
+        answer = await hearing.answer_of(model, request, hear)
         used: Any = {"input_tokens": answer.input_tokens, "output_tokens": answer.output_tokens}
         if answer.stop == "content_filter":
             raise ModelError("content_filter", "the provider's filter stopped the answer", **used)

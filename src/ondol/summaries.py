@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ondol import carried, ids, limits, transactions, usage, values
+from ondol import carried, hearing, ids, limits, transactions, usage, values
 from ondol.cancellation import InFlight
 from ondol.clock import Clock, micros
 from ondol.errors import ModelError
 from ondol.messages import Message
-from ondol.model import Answer, Model, ModelRequest, spent_on
+from ondol.model import Answer, Delta, Model, ModelRequest, spent_on
 from ondol.records import SessionRow
 from ondol.secret import redact
 from ondol.store import Store
@@ -47,7 +47,7 @@ async def ask_model(drive: Drive, asked: Sequence[Message], length: int) -> Made
     request = ModelRequest(
         messages=asked, tools=(), run=drive.row.id, step=state.step, attempt=state.attempt, purpose="summary"
     )
-    asking = InFlight.of_coroutine(_answer(model, request))
+    asking = InFlight.of_coroutine(hearing.answer_of(model, request, _to_nobody))
     try:
         left = limits.time_left(state, drive.served.bounds.limits, drive.now())
         ending = await asking.wait(drive.clock, left, drive.pause)
@@ -89,7 +89,7 @@ async def _made_by_hand(model: Model, wanted: Wanted) -> Made:
     request = ModelRequest(messages=wanted.asked, tools=(), run=wanted.session.id, step=0, attempt=1, purpose="summary")
     try:
         async with asyncio.timeout(_PATIENCE):
-            answer = await _answer(model, request)
+            answer = await hearing.answer_of(model, request, _to_nobody)
     except TimeoutError:
         return Made(refused=_LATE, spent={"asked": model.name})
     except ModelError as error:
@@ -109,21 +109,5 @@ def _spent_on(error: ModelError, model: Model) -> Mapping[str, Any]:
     return {"asked": model.name, "input": error.input_tokens, "output": error.output_tokens} if billed else {}
 
 
-async def _answer(model: Model, request: ModelRequest) -> Answer:
-    answer: Answer | None = None
-    stream = model.stream(request)
-    try:
-        async for output in stream:
-            if isinstance(output, Answer):
-                answer = output
-    except ModelError:
-        raise
-    except Exception as error:
-        raise ModelError("rejected", f"the model raised {values.error_text(error)}") from error
-    finally:
-        close = getattr(stream, "aclose", None)
-        if close is not None:
-            await close()
-    if answer is None:
-        raise ModelError("connection", "the answer ended before it was complete")
-    return answer
+def _to_nobody(piece: Delta) -> None:
+    """Nobody watches how a summary is written."""

@@ -28,7 +28,7 @@ from ondol import (
 )
 from ondol.messages import Text, ToolResponse
 from ondol.providers.script import Reply, estimate_tokens
-from ondol.testing import ScriptedModel, call
+from ondol.testing import ScriptedModel, call, error
 
 TURNS = 8
 PAGE = "as it is written on this page " * 20
@@ -139,16 +139,23 @@ SUMMARIES = {
     "a call": Answer(parts=(Text("A summary."), call("note", text="x"))),
     "too long": "on and on " * 2_000,
     "fails": None,
+    "exits": SystemExit,
 }
+
+
+def summarised(what: str) -> Reply:
+    """Raises what an exit raises where the model does so."""
+    said: Any = SUMMARIES[what]
+    if said is SystemExit:
+        raise SystemExit(3)
+    return error("server", "down") if said is None else said
 
 
 @pytest.mark.parametrize("what", SUMMARIES)
 async def test_what_is_no_summary_is_refused_and_the_oldest_is_told_in_its_own_words(db: str, what: str) -> None:
-    from ondol.testing import error
-
     def answers(request: ModelRequest) -> Reply:
         if request.purpose == "summary":
-            return SUMMARIES[what] or error("server", "down")  # type: ignore[return-value]
+            return summarised(what)
         return diligent(request)
 
     model = ScriptedModel(answers)
@@ -233,8 +240,6 @@ async def test_what_is_pinned_approved_or_refused_is_carried_word_for_word_by_th
 
 async def test_a_pin_of_a_run_that_does_not_complete_holds_for_nobody(db: str) -> None:
     def answers(request: ModelRequest) -> Reply:
-        from ondol.testing import error
-
         return rules(request) if request.step == 0 else error("rejected", "no")
 
     agent = Agent("a", model=ScriptedModel(answers), tools=[rule])
@@ -330,11 +335,10 @@ async def test_a_compaction_by_hand_does_what_its_preview_says_and_a_fork_from_b
 @pytest.mark.parametrize("what", ["a summary", *SUMMARIES])
 async def test_a_compaction_by_hand_asks_the_model_of_the_agent_and_takes_only_a_summary(db: str, what: str) -> None:
     """The agent is the one that had the last turn; where it is not here, nobody is asked."""
-    from ondol.testing import error
 
     def answers(request: ModelRequest) -> Reply:
         if request.purpose == "summary":
-            return "They asked." if what == "a summary" else SUMMARIES[what] or error("server", "down")  # type: ignore[return-value]
+            return "They asked." if what == "a summary" else summarised(what)
         return diligent(request)
 
     model = ScriptedModel(answers)

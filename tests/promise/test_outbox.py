@@ -137,6 +137,34 @@ async def test_a_message_that_cannot_be_told_is_tried_again_and_is_dead_at_last(
         assert (await run.refresh()).status == "completed"
 
 
+@pytest.mark.parametrize("raised", [SystemExit(3), asyncio.CancelledError("of its own")], ids=["exits", "cancels"])
+@pytest.mark.parametrize("where", ["deliver", "extract"])
+async def test_a_listener_that_exits_or_cancels_itself_ends_nothing_but_its_own_attempt(
+    db: str, where: str, raised: BaseException
+) -> None:
+    async def fails_once(given: Any) -> list[str]:
+        calls.append(given)
+        if len(calls) == 1:
+            raise raised
+        return []
+
+    calls: list[Any] = []
+    clock = ManualClock("2026-01-01T00:00:00Z")
+    friend = rememberer(memory=Memory(extract=fails_once) if where == "extract" else None)
+    deliver = fails_once if where == "deliver" else None
+    async with runtime(db, friend, clock=clock, deliver=deliver) as rt:
+        await rt.run(friend, "hello", user="kim")
+        while not (message := (await rt.outbox())[0]).attempts:
+            pass
+        assert message.error.startswith("RuntimeError: it ")
+        clock.advance(message.due - clock.now())
+        rt._deliveries.look()
+        await settled(rt, "delivered")
+        assert (await rt.run(friend, "and now?", user="kim")).text == "ok"
+        await settled(rt, "delivered", 2)
+    assert len(calls) == 3
+
+
 async def test_facts_are_learned_after_the_turn_once_and_marked(db: str) -> None:
     calls, fails = 0, 1
 

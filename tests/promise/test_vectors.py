@@ -136,7 +136,20 @@ async def test_a_fact_that_is_erased_while_its_vector_is_made_leaves_none(db: st
 
 @pytest.mark.parametrize("queries", [True, False], ids=["query", "facts"])
 @pytest.mark.parametrize(
-    "what", [RuntimeError("down"), "never", [], [[0.0]], [[float("nan")]], [["x"]], None, [[1.0], [1.0]]], ids=str
+    "what",
+    [
+        RuntimeError("down"),
+        SystemExit(3),
+        asyncio.CancelledError("of its own"),
+        "never",
+        [],
+        [[0.0]],
+        [[float("nan")]],
+        [["x"]],
+        None,
+        [[1.0], [1.0]],
+    ],
+    ids=str,
 )
 async def test_an_embedder_that_fails_leaves_words_which_answer(db: str, what: object, queries: bool) -> None:
     friend = rememberer()

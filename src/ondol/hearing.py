@@ -1,0 +1,38 @@
+"""What did a model answer, whatever it does instead of answering?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from ondol import values
+from ondol.errors import ModelError
+from ondol.model import Answer, Delta, Model, ModelRequest
+
+
+async def answer_of(model: Model, request: ModelRequest, hear: Callable[[Delta], None]) -> Answer:
+    """Ask a model and hear it to the end; ``hear`` is told each piece. Whatever happens, its stream is closed.
+
+    Raises:
+        ModelError: it failed, it raised anything else, or its answer did not end.
+    """
+    answer: Answer | None = None
+    stream = None
+    try:
+        stream = model.stream(request)
+        async for output in stream:
+            if isinstance(output, Delta):
+                hear(output)
+            else:
+                answer = output
+    except (ModelError, asyncio.CancelledError, GeneratorExit):
+        raise
+    except BaseException as error:  # an exit-type exception must not leave the task: it would end the event loop
+        raise ModelError("rejected", f"the model raised {values.error_text(error)}") from error
+    finally:
+        close = getattr(stream, "aclose", None)
+        if close is not None:
+            await close()
+    if answer is None:
+        raise ModelError("connection", "the answer ended before it was complete")
+    return answer
