@@ -633,7 +633,7 @@ MUTANTS = (
     Mutant(
         "usage: an answer that a cancel refused still cost its tokens",
         "runner.py",
-        "            await self._write_cancelled(said, **self.spent(answer))\n",
+        "            await self._write_cancelled(said, **spent_on(answer, self.asked.model.name))\n",
         "",
         ("tests/promise/test_usage.py",),
     ),
