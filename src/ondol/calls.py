@@ -553,7 +553,7 @@ class Calls:
                 loop.call_soon_threadsafe(self.drive.publish, events.PROGRESS, said)
 
         key = ids.idempotency_key(self.row.tenant, self.row.id, call, tool.name)
-        state = SessionState({**self.drive.session_state, **values.decode_object(self.drive.state.patch(before))})
+        state = SessionState(self.drive.session_state | self.drive.state.patch(before))
         return Context(
             deps=self.drive.runner.deps, idempotency_key=key, operation_id=self.row.operation_id, run_id=self.row.id,
             session=self.row.session, user=self.row.user_id or None, tenant=self.row.tenant, attempt=attempt,

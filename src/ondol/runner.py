@@ -209,7 +209,7 @@ class Drive:
             ClaimLost: somebody else drives it now; nothing more was done here.
         """
         await self.prepare.open()
-        self.session_state: dict[str, Any] = values.decode_object(values.loads(self.claimed.session.state))
+        self.session_state = values.as_object(values.loads(self.claimed.session.state))  # as it is stored
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group

@@ -66,24 +66,45 @@ class Cancelled:
 
 
 class SessionState(MutableMapping[str, Any]):
-    """The session's state as a tool sees it. What it sets is a patch, committed with the turn.
+    """The session's state as a tool sees it. What it sets, and what it changes inside of a value, is a patch, committed
+    with the turn.
 
-    It takes whatever it is given: by then the tool may have acted, so this is no time to refuse.
+    It takes whatever it is given: by then the tool may have acted, so this is no time to refuse. Its values are of its
+    own: nothing that is done to them is seen by another call before the patch is recorded.
     """
 
-    def __init__(self, seen: Mapping[str, Any]) -> None:
-        self._seen = dict(seen)
-        self.patch: dict[str, Any] = {}
+    def __init__(self, stored: Mapping[str, Any]) -> None:
+        """``stored`` is written as ``values.encode_object`` does."""
+        self._stored = stored
+        self._set: dict[str, Any] = {}
+        self._handed: set[str] = set()  # keys of values that can be changed where they are
+
+    @functools.cached_property
+    def _seen(self) -> dict[str, Any]:
+        return values.decode_object(dict(self._stored))
+
+    @property
+    def patch(self) -> dict[str, Any]:
+        changed = dict(self._set)
+        if self._handed - changed.keys():
+            before = values.decode_object(dict(self._stored))
+            for key in self._handed - changed.keys():
+                if values.encode(self._seen[key]) != values.encode(before[key]):
+                    changed[key] = self._seen[key]
+        return changed
 
     def __getitem__(self, key: str) -> Any:
-        return self._seen[key]
+        value = self._seen[key]
+        if isinstance(value, list | dict | set):
+            self._handed.add(key)
+        return value
 
     def __setitem__(self, key: str, value: Any) -> None:
-        self._seen[key] = self.patch[key] = value
+        self._seen[key] = self._set[key] = value
 
     def __delitem__(self, key: str) -> None:
         del self._seen[key]
-        self.patch[key] = None
+        self._set[key] = None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._seen)

@@ -5,6 +5,7 @@ Left out until it exists: PostgreSQL.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import enum
 import itertools
@@ -285,6 +286,48 @@ async def test_c30_session_state_is_read_back_by_the_next_turn_and_the_next_proc
         session = await session.set_state({**session.state, "more": 1})
         assert session.state == {**STATE, "more": 1}
     assert seen == [{}, STATE]
+
+
+CART = {"items": ["tea"], "sizes": {1: {"s"}}, "by": {"kim": [{"n": 1}]}}
+
+
+async def test_c30_what_a_tool_changes_inside_of_the_session_state_is_kept_and_seen_by_the_next(
+    db: str, downstream: Downstream
+) -> None:
+    seen: list[dict[Any, Any]] = []
+
+    @tool(effect="read")
+    async def change(ctx: Context[Outside], n: int) -> str:
+        seen.append(copy.deepcopy(dict(ctx.state.items())))
+        ctx.state["items"].append(f"cup {n}")
+        next(v for v in ctx.state.values() if isinstance(v, dict) and 1 in v)[1].add(f"size {n}")
+        if n == 3:
+            raise NotDone("that one is sold out")
+        if n == 2:
+            ctx.state["by"]["kim"][0]["n"] = n
+        return "changed"
+
+    @tool(effect="read")
+    async def look(ctx: Context[Outside]) -> str:
+        seen.append(copy.deepcopy(dict(ctx.state)))
+        return "seen"
+
+    steps = [[call("change", n=1)], [call("look")], [call("change", n=3)], [call("change", n=2)], SAW]
+    agent = Agent("giver", model=Conversation({"go": steps, "again": [call("look"), SAW]}), tools=[change, look])
+    after = {**CART, "items": ["tea", "cup 1"], "sizes": {1: {"s", "size 1"}}}
+    last = {"items": ["tea", "cup 1", "cup 2"], "sizes": {1: {"s", "size 1", "size 2"}}, "by": {"kim": [{"n": 2}]}}
+    async with Runtime(db, agents=[agent], deps=Outside(downstream.url)) as rt:
+        await rt.write_session("s", state=CART)
+        run = await rt.start(agent, "go", session="s", operation_id="m1")
+        await run.result()
+        assert seen == [CART, after, after, after]  # what the call that failed did is lost with it
+        patches = [e.data["patch"].keys() for e in [e async for e in run.events()] if e.data.get("patch")]
+        assert patches == [{"items", "sizes"}, {"items", "sizes", "by"}]  # and who only looks changes nothing
+        assert (await rt.get_session("s")).state == last
+    async with Runtime(db, agents=[agent], deps=Outside(downstream.url)) as rt:
+        await rt.run(agent, "again", session="s", operation_id="m2")
+        assert seen[-1] == last
+        await holds_in_all_cases(rt, db, agent, "s", downstream)
 
 
 async def test_c30_session_state_without_a_json_form_warns_and_the_run_goes_on(db: str, downstream: Downstream) -> None:
