@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from ondol.client import AsyncClient
+from ondol.compacting import Compaction
 from ondol.deliveries import OutboxMessage
 from ondol.events import Event
 from ondol.handles import Ask, Effect, Lineage, Run, RunResult, Session, SessionMessage
@@ -165,6 +166,15 @@ class BlockingSession:
     def set_title(self, title: str, *, expected_revision: int | None = None) -> BlockingSession:
         return self._changed(self.handle.set_title(title, expected_revision=expected_revision))
 
+    def pin(self, text: str, *, by: str | None = None, expected_revision: int | None = None) -> BlockingSession:
+        return self._changed(self.handle.pin(text, by=by, expected_revision=expected_revision))
+
+    def unpin(self, pin: str, *, by: str | None = None, expected_revision: int | None = None) -> BlockingSession:
+        return self._changed(self.handle.unpin(pin, by=by, expected_revision=expected_revision))
+
+    def compact(self, **options: Any) -> Compaction:
+        return self._loop.run(self.handle.compact(**options))
+
     def delete(self, *, expected_revision: int | None = None, cancel: bool = False, by: str | None = None) -> None:
         self._loop.run(self.handle.delete(expected_revision=expected_revision, cancel=cancel, by=by))
 
@@ -271,6 +281,15 @@ class Client:
 
     def write_session(self, session: str, **written: Any) -> BlockingSession:
         return self._session(self._there.write_session(session, **written))
+
+    def pin(self, session: str, text: str, **options: Any) -> BlockingSession:
+        return self._session(self._there.pin(session, text, **options))
+
+    def unpin(self, session: str, pin: str, **options: Any) -> BlockingSession:
+        return self._session(self._there.unpin(session, pin, **options))
+
+    def compact_session(self, session: str, **options: Any) -> Compaction:
+        return self._loop.run(self._there.compact_session(session, **options))
 
     def delete_session(self, session: str, **options: Any) -> None:
         self._loop.run(self._there.delete_session(session, **options))

@@ -7,17 +7,18 @@ has a tag.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 from typing_extensions import TypedDict
 
 from ondol import values
 from ondol.agent import Agent
+from ondol.compacting import Compaction
 from ondol.deliveries import OutboxMessage
 from ondol.errors import CODES
 from ondol.events import Event
 from ondol.facts import Fact
-from ondol.handles import Act, Ahead, Ask, Effect, Lineage, Run, Session, SessionMessage
+from ondol.handles import Act, Ahead, Ask, Effect, Lineage, Pin, Run, Session, SessionMessage
 from ondol.messages import Message, dumps
 from ondol.replay import ReplayVerdict
 from ondol.seeing import SeenContext
@@ -214,6 +215,19 @@ def verdict_body(verdict: ReplayVerdict) -> VerdictBody:
     return {"run": verdict.run, "kind": verdict.kind, "reasons": list(verdict.reasons), "effects": effects}
 
 
+class PinBody(TypedDict):
+    """A text that every request to the models of its session holds, word for word."""
+
+    id: str
+    text: str
+    by: str
+    at: str
+
+
+def pin_body(pin: Pin) -> PinBody:
+    return {"id": pin.id, "text": pin.text, "by": pin.by, "at": _stamp(pin.at)}
+
+
 class SessionBody(TypedDict):
     id: str
     revision: int
@@ -223,6 +237,7 @@ class SessionBody(TypedDict):
     parent: str | None
     orphaned: bool
     state: Any
+    pins: list[PinBody]
     updated_at: str
 
 
@@ -230,8 +245,48 @@ def session_body(session: Session) -> SessionBody:
     return {
         "id": session.id, "revision": session.revision, "title": session.title, "user": session.user,
         "time_zone": session.time_zone, "parent": session.parent,
-        "orphaned": session.orphaned, "state": values.encode(session.state), "updated_at": _stamp(session.updated_at),
+        "orphaned": session.orphaned, "state": values.encode(session.state),
+        "pins": [pin_body(p) for p in session.pins], "updated_at": _stamp(session.updated_at),
     }  # fmt: skip
+
+
+class CompactionBody(TypedDict):
+    """A compaction of a session; a preview of one where it is not ``applied``.
+
+    ``before`` and ``after`` are estimated tokens of what models are shown of its messages. ``first`` and ``last`` name
+    the messages that ``summary`` stands for, None where there was nothing to compact; ``kept`` counts those that stay.
+    ``by`` is the model that wrote the summary, empty for an excerpt; in a preview it is the one that would be asked.
+    """
+
+    session: str
+    revision: int
+    applied: bool
+    before: int
+    after: int
+    first: str | None
+    last: str | None
+    kept: int
+    pins: int
+    summary: str
+    by: str
+    refused: str
+    offered: list[str]
+    tokens: TokensBody
+
+
+def compaction_body(done: Compaction) -> CompactionBody:
+    same = ("session", "revision", "applied", "before", "after", "first", "last", "kept", "pins", "summary", "by",
+            "refused")  # fmt: skip
+    tokens = TokensBody(input=done.tokens[0], output=done.tokens[1])
+    body: Any = {name: getattr(done, name) for name in same} | {"offered": list(done.offered), "tokens": tokens}
+    return cast(CompactionBody, body)
+
+
+def compaction_of(body: CompactionBody) -> Compaction:
+    """What such a body tells of."""
+    tokens = body["tokens"]["input"], body["tokens"]["output"]
+    given: dict[str, Any] = {**body, "offered": tuple(body["offered"]), "tokens": tokens}
+    return Compaction(**given)
 
 
 class EventBody(TypedDict):

@@ -22,8 +22,10 @@ from urllib.parse import quote
 
 import httpx
 
-from ondol import clock, ids, messages, usage, values
+from ondol import clock, ids, messages, pins, usage, values
 from ondol.attaching import Attached, File
+from ondol.bodies import compaction_of
+from ondol.compacting import Compaction
 from ondol.deliveries import OutboxMessage
 from ondol.errors import CannotGoOn, InvalidInput, OndolError, RunEnded, Unreachable
 from ondol.events import Event
@@ -44,6 +46,7 @@ T = TypeVar("T")
 _TRIES = 5  # of what is safe to send again
 _PAUSE = 0.2  # seconds before the second try; each further one waits twice as long
 _WAIT = 30  # seconds that one request waits for an end
+_SUMMARY = 180.0  # seconds for a summary: a model has 120 of them
 _AGAIN = frozenset({502, 503, 504})
 
 
@@ -66,7 +69,7 @@ class AsyncClient:
             raise InvalidInput("no server is named: say Client('http://HOST:PORT'), or set ONDOL_URL")
         token = token or os.environ.get("ONDOL_TOKEN")
         headers = {"authorization": f"Bearer {token}"} if token else {}
-        self.url = url.rstrip("/")
+        self.url, self._timeout = url.rstrip("/"), timeout
         self._http = httpx.AsyncClient(
             base_url=f"{self.url}/v1/", headers=headers, timeout=httpx.Timeout(timeout, read=max(timeout, _WAIT + 15)),
             transport=transport, trust_env=False,
@@ -100,9 +103,7 @@ class AsyncClient:
             "trigger": None if trigger == "api" else trigger,
             "attachments": [await asyncio.to_thread(_attached, a) for a in attachments],
         }  # fmt: skip
-        headers = {"prefer": "respond-async", "idempotency-key": _key(operation_id)}
-        if expected_revision is not None:
-            headers["if-match"] = f'"{expected_revision}"'
+        headers = {"prefer": "respond-async", "idempotency-key": _key(operation_id)} | _if_match(expected_revision)
         answer = await self._send("POST", "runs", body, headers)
         run = await self.get_run(answer.json()["id"])
         run.replayed = "idempotent-replayed" in answer.headers
@@ -277,8 +278,42 @@ class AsyncClient:
         tenant: str = DEFAULT_TENANT,
     ) -> None:  # fmt: skip
         match = {"if-match": "*" if expected_revision is None else f'"{expected_revision}"'}
-        options = {"cancel": "true"} if cancel else {}
+        options = ({"cancel": "true"} if cancel else {}) | ({"by": by} if by else {})
         await self._send("DELETE", f"sessions/{_path(session)}", None, match, options, safe=False)
+
+    async def compact_session(
+        self, session: str, *, keep: int = 3, preview: bool = False, model_free: bool = False,
+        agent: str | None = None, by: str | None = None, expected_revision: int | None = None,
+        tenant: str = DEFAULT_TENANT,
+    ) -> Compaction:  # fmt: skip
+        """As ``Runtime.compact_session``, with the agents of the server."""
+        body = {
+            "keep": keep, "preview": preview, "model_free": model_free, "agent": getattr(agent, "name", agent),
+            "by": by,
+        }  # fmt: skip
+        answer = await self._send(
+            "POST", f"sessions/{_path(session)}/compact", body, _if_match(expected_revision), safe=preview,
+            patience=None if preview or model_free else _SUMMARY,
+        )  # fmt: skip
+        return compaction_of(answer.json())
+
+    async def pin(
+        self, session: str, text: str, *, by: str | None = None, expected_revision: int | None = None,
+        tenant: str = DEFAULT_TENANT,
+    ) -> Session:  # fmt: skip
+        """As ``Runtime.pin``."""
+        body, match = {"text": text, "by": by}, _if_match(expected_revision)
+        where = f"sessions/{_path(session)}/pins"
+        return self._session_of((await self._send("POST", where, body, match, safe=not match)).json())
+
+    async def unpin(
+        self, session: str, pin: str, *, by: str | None = None, expected_revision: int | None = None,
+        tenant: str = DEFAULT_TENANT,
+    ) -> Session:  # fmt: skip
+        """As ``Runtime.unpin``."""
+        where, match = f"sessions/{_path(session)}/pins/{_path(pin)}", _if_match(expected_revision)
+        answer = await self._send("DELETE", where, None, match, {"by": by} if by else None, safe=False)
+        return self._session_of(answer.json())
 
     # --- what handles ask for -----------------------------------------------------------------------------------
 
@@ -367,14 +402,18 @@ class AsyncClient:
 
     async def _send(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None,
-        params: Mapping[str, Any] | None = None, *, safe: bool = True,
+        params: Mapping[str, Any] | None = None, *, safe: bool = True, patience: float | None = None,
     ) -> httpx.Response:  # fmt: skip
-        """One request, sent again where that is safe and of use. Raises the error that its problem is."""
+        """One request, sent again where that is safe and of use. ``patience``: seconds that its answer may take, where
+        it is not a usual one. Raises the error that its problem is."""
+        waits: Any = httpx.USE_CLIENT_DEFAULT if patience is None else httpx.Timeout(self._timeout, read=patience)
         given = None if body is None else {k: v for k, v in body.items() if v is not None}
         for attempt in range(_TRIES):
             last = attempt == _TRIES - 1
             try:
-                answer = await self._http.request(method, path, json=given, headers=headers, params=params)
+                answer = await self._http.request(
+                    method, path, json=given, headers=headers, params=params, timeout=waits
+                )
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:  # it never left
                 if last:
                     raise _unreachable(self.url, error) from error
@@ -404,6 +443,7 @@ class AsyncClient:
             "tenant": DEFAULT_TENANT, "id": body["id"], "revision": body["revision"], "title": body["title"],
             "state": values.dumps(body["state"]), "created_at": at, "updated_at": at, "zone": body["time_zone"],
             "parent": body["parent"], "parent_until": 1 if body["orphaned"] else None, "user_id": body["user"],
+            "pins": pins.dumps(_pins(body["pins"])),
         }  # fmt: skip
         numbers = ("next_message", "next_place")
         columns: list[Any] = [known.get(name, 0 if name in numbers else None) for name in SessionRow._fields]
@@ -418,6 +458,10 @@ class AsyncClient:
             decided_at=_maybe(body["decided_at"]), default=values.decode(body["default"]),
             value=values.decode(body["value"]), _rt=self._here, _tenant=DEFAULT_TENANT,
         )  # fmt: skip
+
+
+def _pins(listed: Sequence[Mapping[str, Any]]) -> pins.Pins:
+    return pins.Pins(tuple(pins.Pinned(p["id"], p["text"], p["by"], clock.to_micros(_at(p["at"]))) for p in listed))
 
 
 def _row(body: Mapping[str, Any]) -> RunRow:
@@ -505,6 +549,10 @@ def _path(id: str) -> str:
 def _key(operation_id: str | None) -> str:
     given = operation_id or ids.new_operation_id(clock.SystemClock().now())
     return '"' + given.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _if_match(revision: int | None) -> dict[str, str]:
+    return {} if revision is None else {"if-match": f'"{revision}"'}
 
 
 def _attached(given: Attached) -> dict[str, Any]:

@@ -605,12 +605,14 @@ class Session:
         return await self._rt.unpin(self.id, pin, by=by, expected_revision=expected_revision, tenant=self.tenant)
 
     async def compact(
-        self, *, keep: int = 3, preview: bool = False, model_free: bool = False, by: str | None = None
-    ) -> Compaction:
+        self, *, keep: int = 3, preview: bool = False, model_free: bool = False, by: str | None = None,
+        expected_revision: int | None = None,
+    ) -> Compaction:  # fmt: skip
         """See ``Runtime.compact_session``."""
         return await self._rt.compact_session(
-            self.id, keep=keep, preview=preview, model_free=model_free, by=by, tenant=self.tenant
-        )
+            self.id, keep=keep, preview=preview, model_free=model_free, by=by, expected_revision=expected_revision,
+            tenant=self.tenant,
+        )  # fmt: skip
 
     async def delete(
         self, *, expected_revision: int | None = None, cancel: bool = False, by: str | None = None

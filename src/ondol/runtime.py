@@ -52,7 +52,7 @@ from ondol.compacting import Compaction
 from ondol.deliveries import Deliver, Deliveries, OutboxMessage, message_of
 from ondol.embedder import Embedder
 from ondol.embedding import Embedding
-from ondol.errors import InvalidInput, NotFound, NotOpen, PolicyDenied
+from ondol.errors import InvalidInput, NotFound, NotOpen, PolicyDenied, RevisionConflict
 from ondol.events import Event
 from ondol.facts import Facts
 from ondol.handles import (
@@ -934,7 +934,8 @@ class Runtime:
 
     async def compact_session(
         self, session: str, *, keep: int = 3, preview: bool = False, model_free: bool = False,
-        agent: Agent | str | None = None, by: str | None = None, tenant: str = DEFAULT_TENANT,
+        agent: Agent | str | None = None, by: str | None = None, expected_revision: int | None = None,
+        tenant: str = DEFAULT_TENANT,
     ) -> Compaction:  # fmt: skip
         """Show models a summary in the place of all turns of a session but the last ``keep``. Messages stay in the
         session; a fork from before has them all again.
@@ -944,11 +945,17 @@ class Runtime:
         ``preview`` nothing is changed, and no model is asked.
 
         Raises:
-            SessionBusy: a run is unfinished. RevisionConflict: another turn came first, so it gave up. NotFound
+            SessionBusy: a run is unfinished. RevisionConflict: another turn came first, so it gave up; or the session
+                is not at ``expected_revision``. NotFound
         """
         if not isinstance(keep, int) or isinstance(keep, bool) or keep < 0:
             raise InvalidInput(f"keep={keep!r}: give a number of turns, a whole number from 0")
-        row = await self._read(queries.get_session, tenant, session)
+        if preview:
+            row = await self._read(queries.get_session, tenant, session)
+        else:  # looked at now: no model is asked in vain
+            row = await self._read(transactions.free_session, tenant, session)
+        if expected_revision is not None and expected_revision != row.revision:
+            raise RevisionConflict(session, expected_revision, row.revision)
         said = await self._read(queries.read_window, row, row.shown.since, row.next_message)
         plan = compacting.plan([(m.seq, m.body) for m in said], row, keep, self._deliveries.learning)
         served = None if model_free else await self._summarising(agent, said, tenant)

@@ -74,7 +74,7 @@ async def test_a_token_counts_until_it_expires(db: str) -> None:
 
 BODIES = {"runs": {"agent": "hello", "input": "hi"}, "fork": {"at_step": 1}, "decision": {"decision": "deny"},
           "resolution": {"outcome": "give_up"}, "{agent}": {"fact": "likes tea"},
-          "{fact}": {"fact": "likes tea"}}  # fmt: skip
+          "{fact}": {"fact": "likes tea"}, "pins": {"text": "be brief"}}  # fmt: skip
 
 
 async def test_a_token_does_what_its_scopes_say(http: Door) -> None:

@@ -391,6 +391,37 @@ async def test_a_compaction_by_hand_whose_model_is_overtaken_by_a_turn_gives_up(
         assert (await rt.get_session("s"))._row.shown.since == 0
 
 
+async def test_a_compaction_that_could_not_be_written_asks_no_model(db: str) -> None:
+    asked, go = asyncio.Event(), asyncio.Event()
+
+    async def answers(request: ModelRequest) -> Reply:
+        if asked_in(request) == "wait":
+            asked.set()
+            await go.wait()
+        return "so it is"
+
+    model = ScriptedModel(answers)
+    agent = Agent("a", model=model)
+    async with Runtime(db, agents=[agent]) as rt:
+        await talk(rt, agent, 3)
+        session = await rt.get_session("s")
+        with pytest.raises(RevisionConflict) as refused:
+            await session.compact(keep=1, expected_revision=session.revision - 1)
+        assert (refused.value.expected, refused.value.actual) == (session.revision - 1, session.revision)
+        with pytest.raises(RevisionConflict):
+            await session.compact(keep=1, preview=True, expected_revision=session.revision - 1)
+        run = await rt.start(agent, "wait", session="s")
+        await asked.wait()
+        with pytest.raises(SessionBusy):
+            await session.compact(keep=1)
+        assert (await session.compact(keep=1, preview=True)).first is not None  # looking is always allowed
+        go.set()
+        await run.result()
+        assert [r for r in model.requests if r.purpose == "summary"] == []
+        done = await session.compact(keep=1, expected_revision=(await session.refresh()).revision)
+        assert done.applied
+
+
 async def test_a_compaction_that_another_turn_came_before_gives_up(db: str) -> None:
     agent = Agent("a", model=ScriptedModel(rules), tools=[page, note])
     async with Runtime(db, agents=[agent]) as rt:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
 from ondol import values
-from ondol.bodies import message_body, session_body
+from ondol.bodies import compaction_body, message_body, pin_body, session_body
 from ondol.cli.bystander import bystander
 from ondol.cli.context import print_message
 from ondol.cli.loading import load
@@ -78,7 +77,7 @@ async def pins(cli: Cli, id: Annotated[str, typer.Argument(metavar="SESSION")]) 
         found = (await rt.get_session(id)).pins
     command = cli.command("sessions", "pin", id, "TEXT", "--by", "NAME")
     empty = f"nothing is pinned in session {id}: '{command}' does that"
-    cli.out.listing(found, _PIN_COLUMNS, id=lambda p: p.id, body=_pin_body, empty=empty)
+    cli.out.listing(found, _PIN_COLUMNS, id=lambda p: p.id, body=pin_body, empty=empty)
 
 
 _PIN_COLUMNS: list[Column[Pin]] = [
@@ -89,15 +88,11 @@ _PIN_COLUMNS: list[Column[Pin]] = [
 ]
 
 
-def _pin_body(pin: Pin) -> dict[str, Any]:
-    return {"id": pin.id, "text": pin.text, "by": pin.by, "at": pin.at.isoformat()}
-
-
 def _say_pins(cli: Cli, session: Session) -> None:
     if cli.out.for_people:
         cli.out.line(f"session {session.id} has {len(session.pins)} pins and is at revision {session.revision}")
     else:
-        cli.out.bodies([(p.id, _pin_body(p)) for p in session.pins])
+        cli.out.bodies([(p.id, pin_body(p)) for p in session.pins])
 
 
 @verb(app, "pin")
@@ -136,23 +131,29 @@ async def compact_one(
         str | None, typer.Option("--app", metavar="APP:AGENT", help="Whose model writes the summary.")
     ] = None,
     model_free: Annotated[bool, typer.Option("--model-free", help="An excerpt; no model is asked.")] = False,
+    revision: Annotated[
+        int | None, typer.Option("--revision", metavar="N", help="Only if it is at this revision.")
+    ] = None,
     by: By = None,
 ) -> None:
     """Show models a summary in the place of a session's older turns. Its messages stay; a fork undoes it.
 
-    With --app the agent's own model writes it, else it is an excerpt.
+    With --app, or on a server, the agent's own model writes it, else it is an excerpt.
     """
-    if app is None or model_free:
+    asked: dict[str, Any] = {"keep": keep, "preview": preview, "by": by, "expected_revision": revision}
+    if app is None or model_free or cli.server is not None:
+        agent = None if app is None else app.rpartition(":")[2]  # one of the server's
         async with cli.runtime() as rt:
-            done = await rt.compact_session(id, keep=keep, preview=preview, model_free=True, by=by)
+            excerpt = model_free or cli.server is None
+            done = await rt.compact_session(id, model_free=excerpt, agent=None if excerpt else agent, **asked)
     else:
         loaded = load(app)
         if loaded.store is not None:
             cli.works_on(loaded.store)
         async with loaded.runtime(bystander(cli.url)) as rt:
-            done = await rt.compact_session(id, keep=keep, preview=preview, agent=loaded.agent, by=by)
+            done = await rt.compact_session(id, agent=loaded.agent, **asked)
     if not cli.out.for_people:
-        cli.out.bodies([(id, asdict(done))], one=True)
+        cli.out.bodies([(id, compaction_body(done))], one=True)
         return
     if done.first is None:
         cli.out.line(f"session {id} has {keep} turns or fewer to show: there is nothing to compact")

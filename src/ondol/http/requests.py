@@ -23,6 +23,7 @@ from pydantic import (
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
+from ondol import pins
 from ondol.attaching import File
 from ondol.errors import InvalidInput, Malformed, PreconditionFailed, PreconditionRequired, UnsupportedMedia
 from ondol.http.callers import Caller
@@ -197,6 +198,9 @@ def _whole(given: Any) -> Any:
     return int(given) if isinstance(given, float) and given.is_integer() else given
 
 
+By = Annotated[Id | None, Query(description="Who does it, where the token does not say.")]
+
+
 class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -275,6 +279,23 @@ class SessionChange(Body):
     title: Words | None = None
     state: dict[str, Any] | None = None
     time_zone: str | None = None
+
+
+class CompactSession(Body):
+    """All turns but the last ``keep`` go. With ``preview`` nothing is changed, and no model is asked; with
+    ``model_free`` the summary is an excerpt. ``agent`` is the one whose model writes it, by default the one that had
+    the last turn."""
+
+    keep: Annotated[int, BeforeValidator(_whole)] = Field(default=3, ge=0, le=10**9)
+    preview: bool = False
+    model_free: bool = False
+    agent: Id | None = None
+    by: Id | None = None
+
+
+class NewPin(Body):
+    text: Annotated[str, StringConstraints(max_length=pins.LONGEST, pattern=r"\S")]
+    by: Id | None = None
 
 
 class DecideAsk(Body):

@@ -9,20 +9,32 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from ondol.bodies import SessionBody, SessionMessageBody, session_body, session_message_body
+from ondol.bodies import (
+    CompactionBody,
+    SessionBody,
+    SessionMessageBody,
+    compaction_body,
+    session_body,
+    session_message_body,
+)
 from ondol.http import replies
 from ondol.http.drain import Drain
 from ondol.http.requests import (
     After,
+    By,
+    CompactSession,
     IfMatch,
     LastEventId,
     Limit,
+    NewPin,
     NewSession,
     SessionChange,
     SessionId,
     caller_in,
+    etag,
     problems,
     required_revision,
+    revision,
 )
 from ondol.http.routes_runs import EVENTS
 from ondol.http.service import Service
@@ -82,6 +94,37 @@ def routes(service: Service, drain: Drain) -> APIRouter:
         events = await service.session_events(caller_in(request), session, last_event_id or after or None)
         return EventStream(events, drain)
 
+    @router.post("/sessions/{session}/compact", responses={200: {"model": CompactionBody}, **problems()})
+    async def compact_session(
+        request: Request, session: SessionId, body: CompactSession, if_match: IfMatch = None
+    ) -> Response:
+        """Show models a summary in the place of the older turns. Its messages stay; a fork from before has them all.
+
+        It gives up where another turn comes in between. It is not for sending again blindly: look at the session first.
+        """
+        done = await service.compact_session(
+            caller_in(request), session, keep=body.keep, preview=body.preview, model_free=body.model_free,
+            agent=body.agent, by=body.by, expected_revision=revision(if_match),
+        )  # fmt: skip
+        return replies.Json(compaction_body(done), headers={"etag": etag(done.revision)})
+
+    @router.post("/sessions/{session}/pins", responses={200: {"model": SessionBody}, **problems()})
+    async def pin(request: Request, session: SessionId, body: NewPin, if_match: IfMatch = None) -> Response:
+        """Pin a text: every request to the session's models holds it, word for word. What is pinned stays as it is."""
+        pinned = await service.pin(
+            caller_in(request), session, body.text, by=body.by, expected_revision=revision(if_match)
+        )
+        return replies.of_session(pinned)
+
+    @router.delete("/sessions/{session}/pins/{pin}", responses={200: {"model": SessionBody}, **problems()})
+    async def unpin(
+        request: Request, session: SessionId, pin: str, if_match: IfMatch = None, by: By = None
+    ) -> Response:
+        """Take a pin away."""
+        return replies.of_session(
+            await service.unpin(caller_in(request), session, pin, by=by, expected_revision=revision(if_match))
+        )
+
     @router.get("/sessions/{session}", responses={200: {"model": SessionBody}, **problems()})
     async def get_session(request: Request, session: SessionId) -> Response:
         """One session. Its `ETag` is its revision."""
@@ -103,11 +146,12 @@ def routes(service: Service, drain: Drain) -> APIRouter:
     async def erase_session(
         request: Request, session: SessionId, if_match: IfMatch = None,
         cancel: Annotated[bool, Query(description="Cancel its runs first, and let go of what is unknown.")] = False,
+        by: By = None,
     ) -> Response:  # fmt: skip
         """Erase what was said and done in it. `If-Match` is required."""
         caller = caller_in(request)
         expected = required_revision(if_match, session)
-        await service.delete_session(caller, session, expected_revision=expected, cancel=cancel)
+        await service.delete_session(caller, session, expected_revision=expected, cancel=cancel, by=by)
         return Response(status_code=204)
 
     return router

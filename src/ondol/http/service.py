@@ -262,12 +262,13 @@ class Service:
         )  # fmt: skip
 
     async def delete_session(
-        self, caller: Caller, session: str, *, expected_revision: int | None, cancel: bool = False
-    ) -> None:
+        self, caller: Caller, session: str, *, expected_revision: int | None, cancel: bool = False,
+        by: str | None = None,
+    ) -> None:  # fmt: skip
         caller.needs("run")
         found = await self._session(caller, session)
         await self.rt.delete_session(
-            found.id, expected_revision=expected_revision, cancel=cancel, by=caller.acts_as(None), tenant=found.tenant
+            found.id, expected_revision=expected_revision, cancel=cancel, by=caller.acts_as(by), tenant=found.tenant
         )
 
     async def session_events(
@@ -278,10 +279,33 @@ class Service:
         place = await watching.session_place(self.rt._read, found.tenant, found.id, after)
         return self.rt._watch_session(found.tenant, found.id, place, self.heartbeat)
 
-    async def preview_of_compaction(self, caller: Caller, session: str, keep: int) -> Compaction:
-        """What would become of a session if it was compacted now. Nothing is changed."""
-        found = await self.session(caller, session)
-        return await self.rt.compact_session(session, keep=keep, preview=True, tenant=found.tenant)
+    async def compact_session(
+        self, caller: Caller, session: str, *, keep: int = 3, preview: bool = False, model_free: bool = False,
+        agent: str | None = None, by: str | None = None, expected_revision: int | None = None,
+    ) -> Compaction:  # fmt: skip
+        """Raises NotFound, RevisionConflict, SessionBusy. A preview changes nothing, and needs no more than to read."""
+        caller.needs("read" if preview else "run")
+        found = await self._session(caller, session)
+        return await self.rt.compact_session(
+            found.id, keep=keep, preview=preview, model_free=model_free, agent=agent, by=caller.acts_as(by),
+            expected_revision=expected_revision, tenant=found.tenant,
+        )  # fmt: skip
+
+    async def pin(
+        self, caller: Caller, session: str, text: str, *, by: str | None = None, expected_revision: int | None = None
+    ) -> Session:
+        """Raises NotFound, RevisionConflict, SessionBusy, InvalidInput."""
+        caller.needs("run")
+        found = await self._session(caller, session)
+        return await found.pin(text, by=caller.acts_as(by), expected_revision=expected_revision)
+
+    async def unpin(
+        self, caller: Caller, session: str, pin: str, *, by: str | None = None, expected_revision: int | None = None
+    ) -> Session:
+        """Raises NotFound, RevisionConflict, SessionBusy."""
+        caller.needs("run")
+        found = await self._session(caller, session)
+        return await found.unpin(pin, by=caller.acts_as(by), expected_revision=expected_revision)
 
     async def messages(self, caller: Caller, session: str, *, after: int = -1, limit: int = 50) -> Page:
         found = await self.session(caller, session)

@@ -84,7 +84,15 @@ from ondol.transactions.remembering import (
     remove_fact,
 )
 from ondol.transactions.replaying import NewFork, NewReplay, accept_fork, accept_replay, read_family
-from ondol.transactions.sessions import asked, asking, compact_session, delete_session, pin_session, write_session
+from ondol.transactions.sessions import (
+    asked,
+    asking,
+    compact_session,
+    delete_session,
+    free_session,
+    pin_session,
+    write_session,
+)
 from ondol.transactions.signals import CLOCK, CONFIRMED, DECISIONS, Absorbed, Decision, absorb
 from ondol.transactions.statements import STATEMENTS, Final, Row, Statement, Tx, with_conditions
 from ondol.transactions.tokens import keep_token, revoke_token
@@ -161,6 +169,7 @@ __all__ = [
     "end",
     "erase_memory",
     "expired",
+    "free_session",
     "history_space",
     "index_history",
     "keep_blob",

@@ -54,7 +54,7 @@ def write_session(
     return SessionRow(*written[0])
 
 
-def _free(tenant: str, session: str, expected_revision: int | None) -> Tx[SessionRow]:
+def free_session(tenant: str, session: str, expected_revision: int | None = None) -> Tx[SessionRow]:
     """The session, if it may be written to by hand.
 
     Raises:
@@ -84,7 +84,7 @@ def pin_session(
     expected_revision: int | None = None,
 ) -> Tx[SessionRow]:  # fmt: skip
     """Pin a text in a session, or take one away. Raises InvalidInput where there is no room, NotFound."""
-    found = yield from _free(tenant, session, expected_revision)
+    found = yield from free_session(tenant, session, expected_revision)
     after = found.pinned
     if text is not None:
         after = pins.bounded(after.with_texts([text], by, at))
@@ -101,7 +101,7 @@ def compact_session(
 ) -> Tx[SessionRow]:
     """Change what models are shown of a session. It was made from that revision: if there is another one, it gives
     up (RevisionConflict). ``dropped`` is what memories are offered since it is not shown any more."""
-    found = yield from _free(tenant, session, revision)
+    found = yield from free_session(tenant, session, revision)
     for turns in dropped:
         yield from offer(tenant, session, at, turns)
     act = act_row(tenant, at, by, door, "session.compact", session)

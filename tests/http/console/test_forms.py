@@ -327,3 +327,33 @@ async def test_erasing_wants_a_tick_and_the_revision_that_was_seen(h: House) -> 
     form = (await h.page("/session?id=kim")).fields("/session/erase")
     assert (await h.post("/session/erase", **form, sure="yes")).to == "/sessions"
     assert await h.rt.sessions() == []
+
+
+# --- what a model sees of a session -----------------------------------------------------------------------------
+
+
+async def test_what_the_preview_shows_is_done_to_the_session_that_was_looked_at(h: House) -> None:
+    for n in range(3):
+        run = await h.rests(f"say {n} <b>at length</b> " + "and on " * 40, "hello", session="kim & lee")
+    page = await h.page(f"/runs/{run.id}/context?keep=1")
+    form = page.fields("/session/compact")
+    assert form == {"session": "kim & lee", "revision": "3", "keep": "1"}
+    assert "sessions compact 'kim & lee' --keep 1 --by" in page.text
+    told = await h.rt.compact_session("kim & lee", keep=1, preview=True)
+    there = await h.post("/session/compact", **form, by="lee")
+    assert there.to == "/session?id=kim+%26+lee"
+    session = await h.rt.get_session("kim & lee")
+    assert session.revision == 4
+    seen = await h.page(there.to)
+    assert f"a summary in the place of {told.first} to {told.last}" in seen.text
+    assert "hello" in seen.text.partition("The summary, by script")[2]
+    assert [(a.act, a.by, a.door) for a in await h.rt.audit()] == [("session.compact", "lee", "console")]
+    stale = await h.post("/session/compact", 412, **form)
+    assert "is at revision 4, not 3: load it again" in stale.text
+    for wrong in ({"keep": "all"}, {"revision": "new"}):
+        await h.post("/session/compact", 422, **(form | wrong))
+    await h.rt.pin("kim & lee", "never mail <b>outside</b>", by="lee")
+    pinned = await h.page(there.to)
+    assert "p1 never mail <b>outside</b> lee" in pinned.text
+    assert "<b>outside</b>" not in pinned.html
+    assert (await h.rt.get_session("kim & lee")).revision == 5

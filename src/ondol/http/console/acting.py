@@ -59,16 +59,26 @@ def _add_session(router: APIRouter, looks: Looks) -> None:
         )  # fmt: skip
         return looks.to(request, "/session", id=run.session)
 
+    @router.post("/session/compact")
+    async def compact(request: Request) -> Response:
+        """Do what the preview showed: of the session as it was then."""
+        caller, form = caller_in(request), await form_of(request)
+        keep = text_in(form, "keep")
+        if not keep.isdecimal() or len(keep) > 9:
+            raise InvalidInput(f"{keep!r} is no number of turns")
+        done = await service.compact_session(
+            caller, text_in(form, "session"), keep=int(keep), by=by_in(form), expected_revision=_revision(form)
+        )
+        return looks.to(request, "/session", id=done.session)
+
     @router.post("/session/erase")
     async def erase(request: Request) -> Response:
         caller, form = caller_in(request), await form_of(request)
-        revision = text_in(form, "revision")
-        if not revision.isdecimal() or len(revision) > 18:
-            raise InvalidInput("the form does not say which revision was looked at: load the page again")
+        revision = _revision(form)
         if text_in(form, "sure") != "yes":
             raise InvalidInput("nothing was erased: tick the box that says so, it cannot be taken back")
         await service.delete_session(
-            caller, text_in(form, "session"), expected_revision=int(revision), cancel=text_in(form, "cancel") == "yes"
+            caller, text_in(form, "session"), expected_revision=revision, cancel=text_in(form, "cancel") == "yes"
         )
         return looks.to(request, "/sessions")
 
@@ -211,6 +221,13 @@ def text_in(form: FormData, name: str) -> str:
 
 def by_in(form: FormData) -> str | None:
     return text_in(form, "by").strip() or None
+
+
+def _revision(form: FormData) -> int:
+    revision = text_in(form, "revision")
+    if not revision.isdecimal() or len(revision) > 18:
+        raise InvalidInput("the form does not say which revision was looked at: load the page again")
+    return int(revision)
 
 
 def _key(form: FormData, *said: str) -> str:

@@ -135,7 +135,9 @@ def _add_run(router: APIRouter, looks: Looks) -> None:
         """With ``keep``, also what would become of its session if all but so many turns were compacted now."""
         caller = caller_in(request)
         found = await service.run(caller, run)
-        preview = None if keep is None else await service.preview_of_compaction(caller, found.session, keep)
+        preview = (
+            None if keep is None else await service.compact_session(caller, found.session, keep=keep, preview=True)
+        )
         events = await chat.recorded(service.rt, found)
         steps = sorted({e.data["step"] for e in events if e.type == "context.built"})
         try:
@@ -243,7 +245,7 @@ def _add_session(router: APIRouter, looks: Looks) -> None:
         return await looks.page(
             request, "session.html", caller=caller, session=session, turns=turns, older=found.next, agents=agents,
             agent=last if last in {a.name for a in agents} else "", first=before is None, place=chat.place(known),
-            busy=[r for r in known if r.status not in ENDED],
+            busy=[r for r in known if r.status not in ENDED], summary=session._row.summary,
         )  # fmt: skip
 
 
