@@ -1,11 +1,11 @@
 """The process that is killed.
 
 It imports all it needs, and then forks a child for each order that it reads: a child does what the client of a
-scenario does, or takes that up some time ``later``, or is the ``load`` of that seed. It dies by SIGKILL where the
-order's plan of faults says, or ``inside`` a commit: from that point on before the nth change of a file, or at the nth
-instant of its talk with a server. An order is one
-line of JSON, and so is the answer: the child's process id at once, and its exit code as ``subprocess`` gives it when it
-has ended.
+scenario does, or takes that up some time ``later``, or is the ``load`` of that seed, or one of two that come to a run
+``together``. It dies by SIGKILL where the order's plan of faults says, or ``inside`` a commit: from that point on
+before the nth change of a file, or at the nth instant of its talk with a server. An order is one line of JSON, and so
+is the answer: the child's process id at once, and its exit code as ``subprocess`` gives it when it has ended; of two
+children first both ids, and then both codes.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ from typing import Any
 
 import apsw
 
-from crash import load
+from crash import load, together
 from crash.scenarios import NAMED, World, first_life, second_life, take_up
 from ondol import Runtime
 from ondol.clock import Clock, SystemClock
-from ondol.stores import open_store
+from ondol.stores import open_store, postgres_statements
 from ondol.stores.postgres_wire import Wire
 from ondol.testing import FaultPlan, FaultyStore, ManualClock
-from ondol.transactions import Row
+from ondol.transactions import Row, statements
+
+HANGS = 30  # seconds, after which a child ends: whoever waits for it is told
 
 
 class KillingDisk(apsw.VFS):
@@ -123,7 +125,7 @@ class SleptClock(SystemClock):
         return super().monotonic() + self._slept()
 
 
-async def live(order: dict[str, Any]) -> None:
+async def live(order: dict[str, Any], n: int) -> None:
     plan = FaultPlan.from_json(order["plan"])
     db = order["db"]
     world = World(order["url"], order["case"], Path(order["log"]), plan, order["listens"])
@@ -131,6 +133,9 @@ async def live(order: dict[str, Any]) -> None:
         store = FaultyStore(open_store(db), plan)
         async with Runtime(store, agents=[load.agent(world)], deps=world) as rt:
             await load.clients(rt, world, order["load"])
+        return
+    if "together" in order:
+        await _together(order, n, world, plan)
         return
     scenario = NAMED[order["scenario"]]
     if order.get("inside"):
@@ -155,17 +160,43 @@ async def live(order: dict[str, Any]) -> None:
     world.note(event="writes", names=plan.writes)
 
 
-def fork(order: dict[str, Any]) -> int:
-    child = os.fork()
-    if child:
-        print(child, flush=True)
+async def _together(order: dict[str, Any], n: int, world: World, plan: FaultPlan) -> None:
+    later = order.get("later")
+    clock = ManualClock(datetime.now(UTC) + timedelta(seconds=later)) if later else None
+    store = FaultyStore(open_store(order["db"]), plan)
+    rt = Runtime(store, agents=[together.agent(world)], deps=world, clock=clock)
+    if order["together"] is None:
+        async with rt:
+            await together.begin(rt, world, order["kind"])
     else:
+        if order.get("unguarded"):
+            _take_the_guard_of_a_claim_away()
+        await together.go_on(rt, world, order["kind"], order["together"], Path(order["meets"]), n)
+
+
+def _take_the_guard_of_a_claim_away() -> None:
+    """Whoever claims a run has it, though another one drives it."""
+    text = statements.STATEMENTS["run.claim"].replace("state = 'queued' AND", "state IN ('queued', 'running') AND")
+    postgres_statements.TEXTS["run.claim"] = postgres_statements._numbered(text)  # type: ignore[index]
+
+
+def fork(order: dict[str, Any], n: int = 0) -> int:
+    """The process id of a child, which is the ``n``-th that does this."""
+    child = os.fork()
+    if not child:
+        signal.alarm(HANGS)
         try:
-            asyncio.run(live(order))
+            asyncio.run(live(order, n))
         except BaseException:  # a forked child must not come back into the loop that reads orders
             traceback.print_exc()
             os._exit(1)
         os._exit(0)
+    print(child, flush=True)
+    return child
+
+
+def end_of(child: int) -> int:
+    """Its exit code. Each time that it stands still before, that is said."""
     _, status = os.waitpid(child, os.WUNTRACED)
     while os.WIFSTOPPED(status):
         print("stopped", flush=True)
@@ -176,4 +207,6 @@ def fork(order: dict[str, Any]) -> int:
 if __name__ == "__main__":
     print("ready", flush=True)
     for line in sys.stdin:
-        print(fork(json.loads(line)), flush=True)
+        order = json.loads(line)
+        for child in [fork(order, n) for n in range(order.get("at_once", 1))]:
+            print(end_of(child), flush=True)

@@ -83,11 +83,12 @@ class App:
         assert self._line() == "ready"
 
     def starts(self, db: str, world: World, name: str, plan: FaultPlan, **order: Any) -> int:
-        """Returns the child's process id."""
+        """Returns the child's process id, or that of the first of those that are ``at_once``."""
         order |= {"scenario": name, "db": db, "url": world.url, "case": world.case, "log": str(world.log)}
         order |= {"plan": plan.to_json(), "listens": world.listens}
         print(json.dumps(order), file=self._to, flush=True)
-        return int(self._line())
+        first, *_ = [int(self._line()) for _ in range(order.get("at_once", 1))]
+        return first
 
     def ended(self) -> int:
         """The child's exit code, when it has one: -9 if it was killed."""
