@@ -354,6 +354,7 @@ def _open_for_writing(path: Path) -> apsw.Connection:
         _use_wal(connection)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA secure_delete = ON")  # what was erased is overwritten, not only let go
         connection.execute("PRAGMA temp_store = MEMORY")  # savepoints keep old pages: not in a file
         connection.execute("PRAGMA wal_autocheckpoint = 0")  # the driver checkpoints
     except BaseException as error:  # it travels on, and the connection must not stay open

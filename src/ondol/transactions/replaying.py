@@ -210,13 +210,18 @@ def _branch(new: NewReplay | NewFork, of: RunRow, until: int | None, at: int) ->
         journal.check_content(SessionRow.what_is_seen(of.session), *then[0])
         seen_then = then[0][0]
         seen = {"seen": seen_then, "seen_sum": journal.content_checksum(SessionRow.what_is_seen(session), seen_then)}
+    # Forks of this session take it from here, as this one took it.
+    taken: list[Statement] = []
+    if then:
+        taken = [("compaction.insert", {"tenant": of.tenant, "session": session, "made": until, **seen})]
     pins = parent.checked_pins()
-    yield [("session.branch", {
+    branch = {
         "tenant": of.tenant, "session": session, "parent": of.session, "until": until, "at": at, "state": state,
         "state_sum": journal.content_checksum(SessionRow.what_is_kept(session), state),
         "zone": new.zone or parent.zone, "owner": of.user_id or None, **seen, "pins": pins,
         "pins_sum": pins and journal.content_checksum(SessionRow.what_is_pinned(session), pins),
-    })]  # fmt: skip
+    }  # fmt: skip
+    yield [("session.branch", branch), *taken]
     return session, 0
 
 

@@ -153,7 +153,7 @@ def delete_session(
         yield unsearched
     erased = (
         "message.erase", "entry.erase", "effect.erase", "ask.erase", "run.erase", "blob.loosen_of_session",
-        "blob.used_by_session", "compaction.erase", "carried.erase", "outbox.erase",
+        "blob.used_by_session", "compaction.erase", "carried.erase", "outbox.erase", "signal.erase", "act.erase",
     )  # fmt: skip
     yield [(name, of_session) for name in erased]
     _, _, after = yield [
@@ -165,7 +165,8 @@ def delete_session(
 
 
 def _orphan(tenant: str, session: str) -> Tx[None]:
-    """Sessions that go on from an erased one do not show that part any more, nor do those that go on from them.
+    """Sessions that go on from an erased one do not show that part any more, nor do those that go on from them; and
+    no summary, which may tell of it: their own turns are shown again.
 
     The instant of their making moves with it, so that no process goes on with a history that it has at hand.
     """
@@ -173,3 +174,5 @@ def _orphan(tenant: str, session: str) -> Tx[None]:
     while parents:
         found = yield [(name, {"tenant": tenant, "session": parent}) for parent in parents]
         name, parents = "session.orphan_below", [child for rows in found for (child,) in rows]
+        told = ("compaction.erase", "carried.erase")
+        yield [(erase, {"tenant": tenant, "session": child}) for child in parents for erase in told]

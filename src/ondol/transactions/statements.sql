@@ -205,6 +205,9 @@ UPDATE signals SET read_at = :at WHERE tenant = :tenant AND run = :run AND read_
 -- name: signal.none_unread
 UPDATE runs SET unread = 0 WHERE tenant = :tenant AND id = :run
 
+-- name: signal.erase
+DELETE FROM signals WHERE tenant = :tenant AND run IN (SELECT id FROM runs r WHERE r.tenant = :tenant AND r.session = :session)
+
 -- name: entry.insert
 INSERT INTO entries (tenant, run, seq, n, fence, at, v, body, sum) VALUES (:tenant, :run, :seq, :n, :fence, :at, :v, :body, :sum)
 
@@ -276,10 +279,12 @@ VALUES (:tenant, :session, 0, :state, :state_sum, :until, 1, :zone, :at, :at, :p
   :pins, :pins_sum)
 
 -- name: session.orphan
-UPDATE sessions SET parent = NULL, created_at = created_at + 1 WHERE tenant = :tenant AND parent = :session RETURNING id
+UPDATE sessions SET parent = NULL, created_at = created_at + 1, seen = NULL, seen_sum = NULL
+WHERE tenant = :tenant AND parent = :session RETURNING id
 
 -- name: session.orphan_below
-UPDATE sessions SET created_at = created_at + 1 WHERE tenant = :tenant AND parent = :session RETURNING id
+UPDATE sessions SET created_at = created_at + 1, seen = NULL, seen_sum = NULL
+WHERE tenant = :tenant AND parent = :session RETURNING id
 
 -- name: session.again
 UPDATE sessions SET deleted_at = NULL, revision = revision + 1, next_place = :next_place, zone = :zone, updated_at = :at,
@@ -528,6 +533,12 @@ INSERT INTO acts (tenant, at, actor, door, act, subject, note) VALUES (:tenant, 
 
 -- name: act.list
 SELECT at, actor, door, act, subject, note FROM acts WHERE tenant = :tenant ORDER BY n DESC LIMIT :limit
+
+-- Who did what and when stays. Why was said in words about what is erased.
+-- name: act.erase
+UPDATE acts SET note = '' WHERE tenant = :tenant AND subject IN (
+  SELECT id FROM runs r WHERE r.tenant = :tenant AND r.session = :session
+  UNION ALL SELECT id FROM asks a WHERE a.tenant = :tenant AND a.session = :session)
 
 -- name: blob.insert
 INSERT INTO blobs (tenant, digest, size, renewed_at) VALUES (:tenant, :digest, :size, :at)

@@ -1,0 +1,234 @@
+"""A session that is deleted leaves nothing of what was said and done in it, wherever it was kept."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import zlib
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+import behind
+import pytest
+from kit import until, waits
+
+from ondol import (
+    Agent,
+    Ask,
+    Context,
+    ContextPolicy,
+    Memory,
+    Message,
+    ModelRequest,
+    Reasoning,
+    Run,
+    RunFailed,
+    Runtime,
+    SessionHistory,
+    UserHistory,
+    tool,
+)
+from ondol.providers.script import Reply
+from ondol.testing import ManualClock, ScriptedModel, call, error
+
+#: What is said, done and noted in the session; each word stands nowhere else, and nothing else begins with ``qz``.
+WORDS = {
+    "qzinput", "qzanswer", "qzreasoning", "qzargument", "qzresult", "qzlong", "qzimage", "qzwarning", "qzstate",
+    "qzpinned", "qzpinnedbyhand", "qztitle", "qzmetadata", "qzfile", "qzbytes", "qzreplaced", "qzwhydenied",
+    "qzquestion", "qzchoice", "qzdefault", "qzevidence", "qzhappened", "qztoolerror", "qzmodelerror", "qzunanswered",
+    "qzwhycancelled", "qzwhystopped", "qzsummary", "qzbyhand", "qzdead",
+}  # fmt: skip
+
+
+BLOBS = {"blobs", "blob_chunks.data"}
+
+
+@tool(effect="read")
+async def look(ctx: Context[Any], what: str) -> Any:
+    ctx.state["seen"] = "qzstate"
+    ctx.pin("qzpinned")
+    return {"found": "qzresult", "image": b"\x89PNG\r\n\x1a\n" + b"qzimage " * 200, "odd": {1: Odd()}}
+
+
+class Odd:
+    def __repr__(self) -> str:
+        return "<qzwarning>"
+
+
+@tool(effect="read")
+async def read(n: int) -> str:
+    return "qzlong " * 5_000
+
+
+@tool(approve=True)
+async def wire(to: str) -> str:
+    return "wired"
+
+
+@tool
+async def lose(to: str) -> str:
+    raise TimeoutError("qztoolerror")
+
+
+@tool(effect="steps")
+async def offer(ctx: Context[Any]) -> str:
+    choices = Literal["qzchoice", "qzdefault"]
+    return str(await ctx.ask("qzquestion?", schema=choices, default="qzdefault", expires=timedelta(days=1)))
+
+
+SCRIPTS: dict[str, list[Any]] = {
+    "look": [[Reasoning("qzreasoning"), call("look", what="qzargument"), call("read", n=1)], ["qzanswer"]],
+    "wire": [[call("wire", to="kim")], [call("wire", to="lee")], ["done"]],
+    "offer": [[call("offer")], ["done"]],
+    "lose": [[call("lose", to="kim")], ["done"]],
+    "fail": [error("rejected", "qzmodelerror")],
+}
+
+
+async def answers(request: ModelRequest) -> Reply:
+    if request.purpose == "summary":
+        return "qzbyhand" if request.run == "s" else "qzsummary"
+    said = next(m.text for m in reversed(request.messages) if m.role == "user" and m.origin is None)
+    if said == "wait":
+        await asyncio.Event().wait()
+    script = SCRIPTS.get(said.split()[0], ["ok, " + "and so on " * 40])
+    reply: Reply = script[request.step]
+    return reply
+
+
+async def extract(said: Sequence[Message]) -> list[str]:
+    raise ValueError("qzdead")
+
+
+def agent() -> Agent:
+    tools, search = [look, read, wire, lose, offer], [SessionHistory(), UserHistory()]
+    policy, memory = ContextPolicy(budget=4_000, keep=1), Memory(extract=extract)
+    return Agent("a", model=ScriptedModel(answers), tools=tools, search=search, memory=memory, context=policy)
+
+
+def words(db: str) -> dict[str, set[str]]:
+    """Where they stand: in which columns of which tables, and in blobs."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for table, column in list(behind.columns(db)):
+        for (value,) in behind.execute(db, f'SELECT "{column}" FROM "{table}"'):
+            for word in words_in(value):
+                found[word].add(f"{table}.{column}")
+    file = behind.file_of(db)
+    for blob in Path(f"{file}.blobs").rglob("*") if file is not None else []:
+        for word in words_in(blob.read_bytes()) if blob.is_file() else ():
+            found[word].add("blobs")
+    return found
+
+
+def words_in(value: Any) -> set[str]:
+    if isinstance(value, bytes | memoryview):
+        value = bytes(value)
+        with contextlib.suppress(zlib.error):
+            value = zlib.decompress(value)
+        value = value.decode("utf-8", "replace")
+    return set(re.findall(r"(?<![a-z0-9])qz[a-z]+", value)) if isinstance(value, str) else set()
+
+
+async def talk(rt: Runtime, folder: Path) -> None:
+    """Say and do all of that in session ``s``."""
+
+    async def asked(said: str, **options: Any) -> tuple[Run, Ask]:
+        run = await rt.start("a", said, session="s", user="kim", **options)
+        (ask,) = await waits(run)
+        return run, ask
+
+    (folder / "qzfile.txt").write_text("qzbytes", "utf-8")
+    await rt.run(
+        "a", "look qzinput", session="s", user="kim", metadata={"of": "qzmetadata"},
+        attachments=[folder / "qzfile.txt"],
+    )  # fmt: skip
+    run, ask = await asked("wire it")
+    await ask.approve(by="lee", arguments={"to": "qzreplaced"})
+    (ask,) = await waits(run)
+    await ask.deny(by="lee", reason="qzwhydenied")
+    await run.result()
+    run, ask = await asked("offer it")
+    await ask.answer("qzchoice", by="lee")
+    await run.result()
+    run, ask = await asked("lose it")
+    await ask.happened("qzhappened", "qzevidence", by="lee")
+    await run.result()
+    with pytest.raises(RunFailed):
+        await rt.run("a", "fail", session="s", user="kim")
+    run, ask = await asked("wire qzunanswered")
+    await run.cancel(by="lee", reason="qzwhycancelled")
+    run = await rt.start("a", "wait", session="s", user="kim")
+    await until(run, "model.started")
+    await run.cancel(by="lee", reason="qzwhystopped")
+    for n in range(12):
+        await rt.run("a", f"go on {n} " + "and tell me more " * 40, session="s", user="kim")
+    session = await rt.get_session("s")
+    await session.set_title("qztitle")
+    await session.pin("qzpinnedbyhand", by="lee")
+    assert await rt.search_history("qzinput", user="kim")
+    assert await rt.search_history("qzinput", user="kim", session="s")
+
+
+@pytest.mark.both_stores
+async def test_a_session_that_is_deleted_leaves_no_word_in_any_table(db: str, tmp_path: Path) -> None:
+    """Blobs go a day later. What stays are the ids, the sums, and who did what when."""
+    clock = ManualClock("2026-01-01T00:00:00Z")
+    async with Runtime(db, agents=[agent()], clock=clock) as rt:
+        await talk(rt, tmp_path)
+        assert (await rt.compact_session("s", keep=0, by="lee")).by
+        assert set(words(db)) >= WORDS, "nothing is looked for in vain"
+        acts = {(act.by, act.act) for act in await rt.audit()}
+        runs = {(run.id, run.operation_id) for run in await rt.runs(session="s")}
+        await rt.delete_session("s", by="lee")
+        assert {word: kept for word, where in words(db).items() if (kept := where - BLOBS)} == {}
+        clock.advance(days=2)
+        await rt._working.collect_blobs()
+        assert words(db) == {}
+        assert {(act.by, act.act) for act in await rt.audit()} == acts | {("lee", "session.delete")}
+        assert {(run.id, run.operation_id) for run in await rt.runs(session="s")} == runs
+
+
+@pytest.mark.both_stores
+async def test_what_a_fork_took_over_of_a_session_that_is_deleted_is_its_pins_and_its_state(
+    db: str, tmp_path: Path
+) -> None:
+    """The fork itself shares a step, whose words are its own. What was said before that is erased, its summary too."""
+    clock = ManualClock("2026-01-01T00:00:00Z")
+    async with Runtime(db, agents=[agent()], clock=clock) as rt:
+        await talk(rt, tmp_path)
+        run = await rt.start("a", "go on", session="s", user="kim")
+        await run.result()
+        fork = await rt.fork(run, at_step=1)
+        await fork.result()
+        below = await rt.fork(fork, at_step=1)
+        await below.result()
+        for session in (fork.session, below.session):
+            assert "qzsummary" in (await rt.get_session(session))._row.summary.text
+        await rt.delete_session("s", by="lee")
+        clock.advance(days=2)
+        await rt._working.collect_blobs()
+        kept = {"qzstate", "qzpinned", "qzpinnedbyhand", "qzdead"}  # the last is said of its own turn
+        assert set(words(db)) == kept
+        for session in (fork.session, below.session):
+            run = await rt.start("a", "go on", session=session, user="kim")
+            await run.result()
+            assert (await rt.context(run.id)).matches
+        assert set(words(db)) == kept
+
+
+@pytest.mark.file
+async def test_what_was_erased_is_overwritten_in_the_file_too(db: str, tmp_path: Path) -> None:
+    """Once its process has ended, the write-ahead log has gone into the file."""
+    file = behind.file_of(db)
+    assert file is not None
+    async with Runtime(db, agents=[agent()]) as rt:
+        await talk(rt, tmp_path)
+    assert {word for word in WORDS if word.encode() in file.read_bytes()} >= {"qzinput", "qzpinned", "qztoolerror"}
+    async with Runtime(db, agents=[agent()]) as rt:
+        await rt.delete_session("s", by="lee")
+    files = [f for f in file.parent.iterdir() if f.is_file() and f.name.startswith(file.name)]
+    assert {word: f.name for f in files for word in WORDS if word.encode() in f.read_bytes()} == {}
