@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from kit import Conversation, Outside, WatchedClock, app, conversation, holds_in_all_cases, results, serve, until
+from kit import Conversation, Outside, WatchedClock, app, conversation, holds_in_all_cases, results, serve
 
 from ondol import Agent, Context, Runtime
 from ondol.errors import OutcomeUnknown, StoreBusy, StoreError, StoreFull
@@ -122,7 +122,11 @@ async def test_c09_a_write_that_keeps_failing_is_told_on_the_stream_and_the_run_
     store = faulty(db, FaultPlan().at(write, nth=None, fault=raise_(StoreFull("the disk is full"))))
     async with Runtime(store, agents=[agent], deps=Outside(downstream.url), clock=clock) as rt:
         run = await rt.start(agent, "remind 7", session="s", operation_id="m1")
-        told = await until(run, "progress")
+        events = run.events()
+        assert (await anext(events)).type == "run.accepted"  # it is watched from here on
+        await clock.asked(STORE_RETRY)
+        clock.advance(STORE_RETRY)
+        told = await anext(event async for event in events if event.type == "progress")
         assert "the disk is full" in told.data["note"]
         for _ in range(3):  # it goes on trying, and does not end in silence
             await clock.asked(STORE_RETRY)
