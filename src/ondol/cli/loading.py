@@ -52,10 +52,7 @@ def load(name: str, agent: str | None = None) -> App:
     Raises:
         InvalidInput: it cannot be loaded, or there is no such thing in it; nothing was started.
     """
-    place, _, attribute = name.rpartition(":")
-    if not place:
-        place, attribute = name, ""
-    module = _module(place)
+    place, attribute, module = _named(name)
     found = getattr(module, attribute, None) if attribute else None
     match found:
         case Agent():
@@ -74,10 +71,7 @@ def load_runtime(name: str, db: str | None) -> Runtime:
     Raises:
         InvalidInput: it cannot be loaded, or there is no such thing in it; nothing was started.
     """
-    place, _, attribute = name.rpartition(":")
-    if not place:
-        place, attribute = name, ""
-    module = _module(place)
+    place, attribute, module = _named(name)
     named = getattr(module, attribute, None) if attribute else None
     if isinstance(named, Agent):
         return _app(named, _runtime_of(module, named)).runtime(db)
@@ -125,6 +119,14 @@ def _only_agent(name: str, runtime: Runtime, wanted: str | None) -> Agent:
     if len(runtime.agents) != 1:
         raise InvalidInput(f"{name} is a runtime with the agents {names}: say which with --agent")
     return next(iter(runtime.agents.values()))
+
+
+def _named(name: str) -> tuple[str, str, ModuleType]:
+    """The place of a module and what is named in it, if anything, of ``PLACE:NAME``; and that module."""
+    place, _, attribute = name.rpartition(":")
+    if not place:
+        place, attribute = name, ""
+    return place, attribute, _module(place)
 
 
 def _module(place: str) -> ModuleType:
