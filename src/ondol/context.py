@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ondol import clock, messages, values
+from ondol import clock, ids, messages, values
 from ondol.carried import message as block_message
 from ondol.errors import StoreCorrupt
 from ondol.journal import Shown
@@ -154,7 +154,8 @@ def _told(state: str) -> str:
 
 
 def sendable(body: str, message: Message, provider: str) -> Message | None:
-    """The message as the provider takes it: no blank texts, no other provider's private data, valid Unicode.
+    """The message as the provider takes it: no blank texts, no other provider's private data, valid Unicode, and no
+    name of a tool that providers refuse, which a model may make up.
 
     Reasoning that its provider hid is blank and stays, for that provider. ``body`` is the message as it is stored.
     None when nothing is left of it.
@@ -164,13 +165,15 @@ def sendable(body: str, message: Message, provider: str) -> Message | None:
         return message
     if _INVALID in body:
         parts = tuple(_valid(p) for p in parts)
-    parts = tuple(p for p in parts if not _is_blank(p))
+    parts = tuple(_named(p) for p in parts if not _is_blank(p))
     if any(_foreign(p, provider) for p in parts):
         parts = tuple(kept for p in parts if (kept := _without_private_data(p, provider)) is not None)
     return replace(message, parts=parts) if parts else None
 
 
 def _must_change(part: Part, provider: str) -> bool:
+    if isinstance(part, ToolCall | ToolResponse) and not ids.is_tool_name(part.name):
+        return True
     if isinstance(part, ToolResponse | Attachment | UnknownPart):
         return False
     if _is_blank(part):
@@ -186,6 +189,12 @@ def _is_blank(part: Part) -> bool:
             return not text.strip() and not provider
         case _:
             return False
+
+
+def _named(part: Part) -> Part:
+    if isinstance(part, ToolCall | ToolResponse) and not ids.is_tool_name(part.name):
+        return replace(part, name=ids.as_tool_name(part.name))
+    return part
 
 
 #: How a text that no provider takes as it is, is marked in a stored body; see ``values``.

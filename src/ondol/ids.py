@@ -98,6 +98,19 @@ def is_plain(id: str) -> bool:
     return _PLAIN.fullmatch(id) is not None
 
 
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def is_tool_name(name: str) -> bool:
+    """Does every provider take it as the name of a tool?"""
+    return _TOOL_NAME.fullmatch(name) is not None
+
+
+def as_tool_name(made_up: str) -> str:
+    """What a model called a tool that there is not, as a name that every provider takes back."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", made_up)[:64] or "_"
+
+
 def idempotency_key(tenant: str, key_root: str, ordinal: int, tool: str) -> str:
     """The key that downstream sees for one call.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-import re
 import threading
 import typing
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
@@ -25,7 +24,7 @@ from typing import (
     overload,
 )
 
-from ondol import effects, pins, schemas, values
+from ondol import effects, ids, pins, schemas, values
 from ondol.errors import InvalidInput, NotDone
 from ondol.events import EffectClass
 from ondol.model import ToolSpec
@@ -42,7 +41,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
-_NAME = re.compile("[A-Za-z0-9_-]{1,64}")
 DEFAULT_TIMEOUT = timedelta(seconds=60)
 LONGEST = timedelta(days=365)  # of what can be waited for
 DEFAULT_KEY_TTL = timedelta(hours=24)  # what most payment and mail services keep an idempotency key for
@@ -329,7 +327,7 @@ class Tool(Generic[P, R]):
         functools.update_wrapper(cast(Any, self), function)
 
     def _refuse_nonsense(self) -> None:
-        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
+        if not isinstance(self.name, str) or not ids.is_tool_name(self.name):
             raise InvalidInput(
                 f"a tool cannot be named {self.name!r}: providers take letters, digits, _ and -, at most 64 (name=...)"
             )

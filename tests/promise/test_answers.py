@@ -12,6 +12,7 @@ from ondol import (
     Answer,
     Message,
     ModelRequest,
+    Reasoning,
     RunFailed,
     Runtime,
     Text,
@@ -101,6 +102,31 @@ async def test_a_call_of_a_tool_that_does_not_exist_is_told_to_the_model_with_th
     assert (told.error, told.text) == (True, "there is no tool 'fax'; the tools are: mail")
 
 
+@pytest.mark.parametrize(
+    "name", ["fax<|channel|>commentary", "", "fax it", "functions.fax", "팩스", "f\0", "f" * 80, "m ail"]
+)
+async def test_a_name_that_no_tool_can_have_is_told_to_the_model_and_sent_to_no_provider(
+    tmp_path: Path, mail, sent, name: str
+) -> None:
+    """A provider refuses a request that holds it, and the session would never go on."""
+    model = ScriptedModel(lambda r: [[call(name, to="kim"), call("mail", to="lee")], [text("I see")]][r.step])
+    agent = Agent("a", model=model, tools=[tool(effect="read")(mail)])
+    db = f"sqlite:///{tmp_path}/ondol.db"
+    async with Runtime(db, agents=[agent]) as rt:
+        run = await rt.start(agent, "write", session="s")
+        assert (await run.result()).text == "I see"
+        assert [(e.tool, e.state) for e in await run.effects()] == [
+            (name.replace("\0", "\u2400"), "failed"), ("mail", "succeeded"),
+        ]  # fmt: skip
+        fork = await rt.fork(run, at_step=2)
+        assert (await fork.result()).text == "I see"
+    async with Runtime(db, agents=[agent]) as rt:
+        assert (await rt.run(agent, "again", session="s")).text == "I see"
+    first, second = results(model.requests[1].messages)
+    assert (first.error, first.text.startswith("there is no tool "), second.text) == (True, True, "sent to lee")
+    assert sent == ["lee"] * 2
+
+
 @pytest.mark.parametrize("ids", [("", ""), ("x", "x"), ("call_1", ""), ("", "call_0")])
 async def test_calls_without_an_id_of_their_own_get_one_and_their_own_result(tmp_path: Path, ids) -> None:
     @tool(effect="read")
@@ -115,6 +141,18 @@ async def test_calls_without_an_id_of_their_own_get_one_and_their_own_result(tmp
     (asked,) = [m for m in model.requests[1].messages if m.calls]
     by_id = {r.id: r.text for r in results(model.requests[1].messages)}
     assert [by_id[c.id] for c in asked.calls] == ["one", "two"]
+
+
+@pytest.mark.parametrize("parts", [(), (Reasoning("hm, hm"),), (Text(" \n"),)])
+async def test_an_answer_that_was_cut_off_before_it_said_anything_is_paid_once(tmp_path: Path, parts) -> None:
+    """A model that thinks until nothing may be written any more does so again."""
+    model = Raw(*[Answer(parts=parts, stop="length", input_tokens=5, output_tokens=9)] * 4)
+    agent = Agent("a", model=model)
+    async with Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[agent]) as rt:
+        run = await rt.start(agent, "go", session="s")
+        with pytest.raises(RunFailed, match="model_rejected: the answer reached its length limit before it said"):
+            await run.result()
+        assert (len(model.requests), (await run.refresh()).tokens) == (1, (5, 9))
 
 
 async def test_an_answer_that_a_filter_stopped_makes_none_of_its_calls(tmp_path: Path, mail, sent) -> None:

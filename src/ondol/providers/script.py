@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, get_args
 
 from ondol import values
 from ondol.errors import InvalidInput, ModelError, ModelErrorKind
+from ondol.ids import is_tool_name
 from ondol.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, ToolResponse, UnknownPart
 from ondol.model import Answer, Delta, ModelOutput, ModelRequest
 
@@ -87,8 +88,9 @@ class ScriptedModel:
     every answer instead of the usual one. ``window`` is the most input that fits, in tokens.
 
     ``requests`` holds every request that was seen. A malformed one raises ModelError("rejected"), as providers do: an
-    unpaired call or result, an empty message or text, invalid Unicode, a system message that is not the first, the
-    private data of another model. Input over the window raises ModelError("context_overflow").
+    unpaired call or result, an empty message or text, invalid Unicode, a name that no tool can have, a system message
+    that is not the first, the private data of another model. Input over the window raises
+    ModelError("context_overflow").
     """
 
     def __init__(
@@ -242,6 +244,8 @@ def _malformed_message(at: int, message: Message) -> str:
 def _malformed_part(part: Part, model: str) -> str:
     if isinstance(part, Text) and not part.text.strip():
         return "a text is empty"
+    if isinstance(part, (ToolCall, ToolResponse)) and not is_tool_name(part.name):
+        return f"{part.name!r} cannot be the name of a tool"
     if isinstance(part, (Text, Reasoning, ToolCall)) and part.provider:
         maker = part.provider.get("name", model)
         if maker != model:
