@@ -75,6 +75,10 @@ log = logger("ondol.runner")
 
 _STORE_RETRY = 0.5  # seconds between attempts to write something that is already true
 _ADDING = (transactions.note_down, transactions.absorb)  # nothing refuses them a second time
+_ALL_THOUGHT = (
+    "the answer reached its length limit before it said anything: let the model think less, or use one that may write "
+    "more"
+)
 _PARTIAL_KEPT = 2000  # characters of an aborted answer that are kept for whoever looks into it
 
 
@@ -512,6 +516,8 @@ class Drive:
         if answer.stop == "content_filter":
             raise ModelError("content_filter", "the provider's filter stopped the answer", **used)
         if not any(isinstance(p, ToolCall) or (isinstance(p, Text) and p.text.strip()) for p in answer.parts):
+            if answer.stop == "length":  # asked again it would write as much, and be paid again
+                raise ModelError("rejected", _ALL_THOUGHT, **used)
             raise ModelError("server", "the model gave an empty answer", **used)
         return answer
 

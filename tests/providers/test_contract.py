@@ -406,6 +406,26 @@ async def test_a_failure_has_its_kind_and_is_never_retried_unseen(
     assert server.requests == 1
 
 
+@pytest.mark.parametrize("body", ["[]", "null", "7", "{}", '{"error": "no"}', "<html>log in</html>", "", "\x1f\x8b"])
+@pytest.mark.parametrize("packed", [False, True])
+async def test_an_answer_that_is_none_of_the_apis_counts_as_a_broken_connection(
+    server: LoopbackServer, wire: Wire, model: PydanticAIModel, body: str, packed: bool
+) -> None:
+    """What stands between us and the provider answers in its place, with whatever it has."""
+
+    async def something_else(exchange: Exchange) -> None:
+        data = body.encode("latin-1")
+        encoding = {"content-encoding": "gzip"} if packed else {}
+        await exchange._head(200, {"content-type": "application/json", "content-length": str(len(data)), **encoding})
+        await exchange._write(data)
+
+    server.will(something_else)
+    error = await failure(model)
+    assert (error.kind, error.sent) == ("connection", True)
+    assert model.name in str(error)
+    assert server.requests == 1
+
+
 async def test_a_request_that_is_too_large_overflows(
     server: LoopbackServer, wire: Wire, model: PydanticAIModel
 ) -> None:

@@ -407,6 +407,23 @@ async def test_tools_are_shown_as_they_are_written(
 
 # How it fails
 
+#: As servers with the same API word it.
+OVERFLOWS = [
+    (400, "This model's maximum prompt length is 131072 but the request contains 537812 tokens."),
+    (400, "Input is too long for requested model."),
+    (400, "input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000"),
+    (400, "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576)."),
+    (400, "too many tokens: total number of tokens in the prompt cannot exceed 4081 - received 5000"),
+    (400, "Your request exceeded model token limit: 131072"),
+    (400, "Prompt exceeds max length"),
+    (422, "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4097. Given: 5000 `inputs` tokens"),
+    (400, "invalid params, context window exceeds limit"),
+    (400, "Range of input length should be [1, 98304]"),
+    (400, "prompt token count of 130000 exceeds the limit of 128000"),
+    (400, "Input tokens exceed the configured limit of 272000 tokens. Your messages resulted in 300000 tokens."),
+    (429, "Request too large for gpt-4o on tokens per min (TPM): Limit 30000, Requested 45000."),
+]
+
 
 @pytest.mark.parametrize(
     ("behaviour", "kind"),
@@ -417,6 +434,8 @@ async def test_tools_are_shown_as_they_are_written(
         (fails(400, "too long", code="context_length_exceeded"), "context_overflow"),
         (fails(400, "This model's maximum context length is 8192 tokens."), "context_overflow"),
         (fails(400, "the request exceeds the available context size", code=400), "context_overflow"),
+        *((fails(status, said), "context_overflow") for status, said in OVERFLOWS),
+        (fails(429, "Rate limit reached on tokens per min (TPM): Limit 30000, Used 29000"), "rate_limited"),
         (fails(400, "blocked", code="content_filter"), "content_filter"),
         (fails(400, "bad tool name"), "rejected"),
         (fails(404, "no such model", code="model_not_found"), "rejected"),

@@ -63,7 +63,6 @@ class PydanticAIModel:
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelOutput, None]:
         """See ``ondol.model.Model``."""
         from pydantic_ai.direct import model_request, model_request_stream
-        from pydantic_ai.exceptions import AgentRunError, UserError
 
         model = self._model()
         attached = await wire.read_attachments(request, self._takes, self._name)
@@ -95,7 +94,9 @@ class PydanticAIModel:
         except TimeoutError as error:
             message = f"{self._name} sent nothing for {self._timeout:g} seconds"
             raise ModelError("timeout", message, **_used(None if response is None else response.usage)) from error
-        except (OSError, AgentRunError, UserError) as error:
+        except ModelError:
+            raise
+        except Exception as error:  # the libraries below raise whatever they like at an answer that is none
             raise model_error(error, self._sayings, **_used(None if response is None else response.usage)) from error
 
     async def aclose(self) -> None:

@@ -14,7 +14,14 @@ if TYPE_CHECKING:
 
 _KEY_BEGINNING = 8  # characters of a key by which it is found again
 _SAID_LIMIT = 500  # characters of a provider's error text that are kept in ours
-_OVERFLOW = ("context length", "context_length", "context window", "context size", "context_size", "context limit")
+#: How servers say, without a code for it, that a request has too many tokens.
+_OVERFLOW = (
+    "context length", "context_length", "context window", "context size", "context_size", "context limit",
+    "prompt length", "prompt is too long", "prompt exceeds", "prompt token count", "too many tokens",
+    "input token count", "input tokens exceed", "input is too long", "input length should be", "model token limit",
+    "max_new_tokens` must be",
+)  # fmt: skip
+_OVER_A_MINUTE = "request too large"  # for what is allowed in a minute: it would never be taken, however long one waits
 _FILTERED = ("content_filter", "content_policy_violation")
 _NEXT_MOVE: dict[ModelErrorKind, str] = {
     "auth": ": check the API key and what it may use",
@@ -43,9 +50,13 @@ def model_error(
     error: Exception, sayings: Sayings, *, input_tokens: int | None = None, output_tokens: int | None = None
 ) -> ModelError:
     """The tokens are what the attempt had used, where the provider said so."""
-    from pydantic_ai.exceptions import ModelAPIError, ModelConnectionError, ModelHTTPError, UserError
+    from pydantic_ai.exceptions import AgentRunError, ModelAPIError, ModelConnectionError, ModelHTTPError, UserError
 
     name = sayings.name
+    if not isinstance(error, OSError | AgentRunError | UserError):
+        # The client, or the library, stumbled over what came: not JSON, not what the API says, not even gzip.
+        what = f"{name}: its answer cannot be read ({type(error).__name__}: {sayings.short(error)})"
+        return ModelError("connection", what, input_tokens=input_tokens, output_tokens=output_tokens)
     if not isinstance(error, ModelAPIError):
         # A UserError is found before sending (a schema that cannot be sent). The rest is an unreadable answer.
         unsendable = isinstance(error, UserError)
@@ -87,7 +98,10 @@ def _kind(error: ModelAPIError) -> ModelErrorKind:
     status = error.status_code if isinstance(error, e.ModelHTTPError) else None
     if status == 408:
         return "timeout"
-    if status == 413 or (status == 400 and any(said in error.message.lower() for said in _OVERFLOW)):
+    said = error.message.lower()
+    if status == 413 or (status in (400, 422) and any(words in said for words in _OVERFLOW)):
+        return "context_overflow"
+    if status == 429 and _OVER_A_MINUTE in said:
         return "context_overflow"
     kinds: tuple[tuple[type[e.ModelAPIError], ModelErrorKind], ...] = (  # a class comes before its base
         (e.ModelQuotaExceededError, "quota"),  # often a 429 too, but waiting does not help
