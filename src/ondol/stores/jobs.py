@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -20,17 +20,24 @@ log = logger("ondol.store")
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One transaction on its way through a thread."""
+    """One transaction on its way through a thread; ``await job`` gives its result when it is durable.
+
+    It is a future of its own kind: what a task asks of one is below. Whoever awaits it goes on in the very turn of the
+    event loop in which the thread's word arrives. And what a thread does cannot be cancelled: who is cancelled hears of
+    that after the end, too.
+    """
 
     make: Callable[[], Tx[Any]]
     loop: asyncio.AbstractEventLoop
-    future: asyncio.Future[Any]
-    result: Any = None
+    value: Any = None
     error: BaseException | None = None
     told: bool = False  # on its way to the event loop
     delivered: bool = False
     waiting: asyncio.TimerHandle | None = None  # until the one who waits for a thread gives up
     ticket: list[None] = field(default_factory=lambda: [None])
+    _asyncio_future_blocking: bool = False
+    _waiter: tuple[Callable[[Job], object], Context] | None = None
+    _is_cancelled: bool = False
 
     def take(self) -> bool:
         """True for the first one who asks: a thread that runs it, or the one who gives up waiting for a thread."""
@@ -40,24 +47,39 @@ class Job:
             return False
         return True
 
-    async def ended(self) -> Any:
-        """Its result, when it is durable. A caller that is cancelled hears of that after the end, too."""
-        try:
-            return await self.future
-        except asyncio.CancelledError:
-            # It may be committed at this moment: wait for its end, then let the cancellation travel on. Another one
-            # that comes meanwhile changes nothing of that, and how it ended nobody is here to hear any more.
-            while not self.delivered:
-                self.future = self.loop.create_future()
-                with contextlib.suppress(asyncio.CancelledError, Exception):
-                    await self.future
-            raise
+    def __await__(self) -> Generator[Job, None, Any]:
+        if not self.delivered:
+            self._asyncio_future_blocking = True
+            yield self
+        return self.result()
 
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        return self.loop
 
-def new_job(make: Callable[[], Tx[Any]]) -> Job:
-    """A job of the running event loop."""
-    loop = asyncio.get_running_loop()
-    return Job(make, loop, loop.create_future())
+    def add_done_callback(self, callback: Callable[[Job], object], *, context: Context) -> None:
+        self._waiter = callback, context
+
+    def cancel(self, msg: object = None) -> bool:
+        """True: the one who awaits it is told, at its end. It may be committed at this moment."""
+        self._is_cancelled = not self.delivered
+        return self._is_cancelled
+
+    def result(self) -> Any:
+        if self._is_cancelled:
+            raise asyncio.CancelledError
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+    def resolve(self, *, at_once: bool) -> None:
+        """Whoever awaits it goes on, at once or after what is due now."""
+        self.delivered = True
+        if self._waiter is not None:
+            callback, context = self._waiter
+            if at_once:
+                context.run(callback, self)
+            else:
+                self.loop.call_soon(callback, self, context=context)
 
 
 def fail(jobs: Iterable[Job], error: OndolError) -> None:
@@ -80,13 +102,7 @@ def deliver(jobs: Iterable[Job]) -> None:
 
 def _resolve(jobs: list[Job]) -> None:
     for job in jobs:
-        job.delivered = True
-        if job.future.done():
-            continue
-        if job.error is not None:
-            job.future.set_exception(job.error)
-        else:
-            job.future.set_result(job.result)
+        job.resolve(at_once=len(jobs) == 1)
 
 
 def call(loop: asyncio.AbstractEventLoop | None, callback: Callable[[], Any]) -> None:

@@ -21,7 +21,7 @@ from typing import Any, ParamSpec, TypeVar
 from ondol.errors import NotFound, OndolError, StoreBusy, StoreCorrupt, StoreError, StoreFault
 from ondol.secret import logger
 from ondol.stores import postgres_schema
-from ondol.stores.jobs import Job, deliver, new_job, to_its_end
+from ondol.stores.jobs import Job, deliver, to_its_end
 from ondol.stores.postgres_listener import Listener
 from ondol.stores.postgres_place import Connector, Place
 from ondol.stores.postgres_wire import ConnectionLost, Refused, Wire
@@ -122,11 +122,11 @@ class PostgresStore:
     async def _submit(self, jobs: queue.SimpleQueue[Job | None], make: Callable[[], Tx[T]]) -> T:
         if not self._threads:
             raise StoreError(f"{self.place.name} is not open")
-        job = new_job(make)
+        job = Job(make, asyncio.get_running_loop())
         job.waiting = job.loop.call_later(self.place.pool_timeout, self._give_up, job)
         jobs.put(job)
         try:
-            return await job.ended()  # type: ignore[no-any-return]
+            return await job  # type: ignore[no-any-return]
         finally:
             job.waiting.cancel()
 
@@ -195,7 +195,7 @@ class PostgresStore:
             for attempt in range(3):
                 try:
                     wire = wire or Wire(self._connector.connect())
-                    job.result, job.error = _read(wire, job.make), None
+                    job.value, job.error = _read(wire, job.make), None
                     break
                 except ConnectionLost as lost:
                     job.error = StoreBusy(f"the connection to {self.place.name} was lost ({lost}): try again")

@@ -38,7 +38,7 @@ class _Member:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        job.result = job.error = None
+        job.value = job.error = None
         self.tx = job.make()
         self.batch: list[Statement] = []
         self.locked = False
@@ -51,7 +51,7 @@ class _Member:
             self.batch = next(self.tx) if rows is None else self.tx.send(rows)
         except StopIteration as done:
             self.ended = True
-            self.job.result, self.job.error = done.value, None
+            self.job.value, self.job.error = done.value, None
         except BaseException as refusal:  # of this member alone: who waits for it is told, the others go on
             self.refuse(refusal)
 

@@ -40,7 +40,7 @@ from ondol.errors import (
     StoreTooNew,
 )
 from ondol.secret import logger
-from ondol.stores.jobs import Job, call, deliver, fail, new_job, to_its_end
+from ondol.stores.jobs import Job, call, deliver, fail, to_its_end
 from ondol.stores.migrations import migrations
 from ondol.stores.seats import Seat, Table
 from ondol.transactions import STATEMENTS, Row, Statement, Tx, set_meta
@@ -154,9 +154,9 @@ class SqliteStore:
     async def _submit(self, jobs: queue.SimpleQueue[Job | None], make: Callable[[], Tx[T]]) -> T:
         if not self._threads:
             raise StoreError(f"{self.path} is not open")
-        job = new_job(make)
+        job = Job(make, asyncio.get_running_loop())
         jobs.put(job)
-        return await job.ended()  # type: ignore[no-any-return]
+        return await job  # type: ignore[no-any-return]
 
     def _write_loop(self, seat: Seat, connection: apsw.Connection, seen: int) -> None:
         groups = 0
@@ -233,7 +233,7 @@ class SqliteStore:
                 connection.execute("SAVEPOINT member")
             changes = connection.total_changes()
             try:
-                job.result, job.error = _run(connection, job.make), None
+                job.value, job.error = _run(connection, job.make), None
             except apsw.Error:
                 raise
             except BaseException as refusal:  # of this member alone: who waits for it is told, the others go on
@@ -253,7 +253,7 @@ class SqliteStore:
     def _commit_alone(self, connection: apsw.Connection, job: Job) -> None:
         try:
             connection.execute("BEGIN IMMEDIATE")
-            job.result, job.error = _run(connection, job.make), None
+            job.value, job.error = _run(connection, job.make), None
             connection.execute("COMMIT")
             self.commits.commits += 1
             self.commits.transactions += 1
@@ -271,7 +271,7 @@ class SqliteStore:
                 with seat as connection:
                     connection.execute("BEGIN")
                     try:
-                        job.result = _run(connection, job.make)
+                        job.value = _run(connection, job.make)
                     finally:
                         _roll_back(connection)
             except apsw.Error as error:
@@ -357,6 +357,7 @@ def _open_for_writing(path: Path) -> apsw.Connection:
         connection.execute("PRAGMA secure_delete = ON")  # what was erased is overwritten, not only let go
         connection.execute("PRAGMA temp_store = MEMORY")  # savepoints keep old pages: not in a file
         connection.execute("PRAGMA wal_autocheckpoint = 0")  # the driver checkpoints
+        _keep_plans(connection)
     except BaseException as error:  # it travels on, and the connection must not stay open
         # Closing would copy the log into a file that is refused: it is to be left as it is.
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
