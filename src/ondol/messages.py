@@ -19,6 +19,7 @@ from ondol.errors import StoreTooNew
 
 VERSION = 1  # of the messages on disk
 _DEFLATED_FROM = 1000  # bytes; shorter messages stay readable in the file
+_DEFLATE_MEMORY = 6  # zlib clears its tables for each message: at its default of 8 that takes longer than the rest
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 
@@ -191,7 +192,8 @@ def pack(body: str) -> bytes:
     plain = body.encode()
     if len(plain) < _DEFLATED_FROM:
         return plain
-    deflated = zlib.compress(plain, 1)
+    deflate = zlib.compressobj(level=1, memLevel=_DEFLATE_MEMORY)
+    deflated = deflate.compress(plain) + deflate.flush()
     return deflated if len(deflated) < len(plain) else plain
 
 
