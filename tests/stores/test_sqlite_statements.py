@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 
 import apsw
 import pytest
@@ -91,6 +91,30 @@ def test_a_hot_statement_finds_its_rows_by_all_that_it_knows(connection: apsw.Co
     for wanted in BY_INDEX[name]:
         table, columns = wanted.split(" ", 1)
         assert any(line.startswith(f"SEARCH {table} USING ") and columns in line for line in lines), lines
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_a_statement_that_was_prepared_is_not_prepared_anew_for_other_values(
+    connection: apsw.Connection, name: str
+) -> None:
+    prepared: list[int] = []
+
+    def asked(operation: int, *_: object) -> int:  # while a statement is prepared, and at no other time
+        prepared.append(operation)
+        return apsw.SQLITE_OK
+
+    connection.authorizer = asked
+    try:
+        for value in ("1", "2"):
+            prepared.clear()
+            connection.execute("SAVEPOINT tried")
+            with suppress(apsw.Error):  # a value that does not fit is refused while it runs
+                connection.execute(STATEMENTS[name], dict.fromkeys(parameters(STATEMENTS[name]), value)).fetchall()
+            connection.execute("ROLLBACK TO tried")
+            connection.execute("RELEASE tried")
+        assert apsw.SQLITE_READ not in prepared
+    finally:
+        connection.authorizer = None
 
 
 @pytest.mark.parametrize("name", ["run.untold", "effect.untold"])

@@ -386,7 +386,14 @@ def _open_for_reading(path: Path) -> apsw.Connection:
     connection = apsw.Connection(str(path), flags=mode, statementcachesize=_STATEMENT_CACHE)
     connection.set_busy_timeout(BUSY_TIMEOUT)
     connection.execute("PRAGMA query_only = ON")
+    _keep_plans(connection)
     return connection
+
+
+def _keep_plans(connection: apsw.Connection) -> None:
+    """A plan may not depend on the values given. Else a statement that could use a partial index is prepared anew each
+    time that it is run, which costs more than running it."""
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
 
 
 def _try_lock(path: Path) -> IO[str] | None:
