@@ -424,7 +424,8 @@ SELECT {effect} FROM effects WHERE tenant = :tenant
 ORDER BY run_n DESC, ordinal LIMIT :limit
 
 -- name: effect.list_unusual
-SELECT {effect} FROM effects WHERE tenant = :tenant AND state NOT IN ('planned', 'started', 'succeeded') AND state = :state
+SELECT {effect} FROM effects WHERE tenant = :tenant AND state <> 'planned' AND state <> 'started'
+  AND state <> 'succeeded' AND state = :state
   [session: AND session = :session]
   [after: AND run_n <= (SELECT n FROM runs b WHERE b.tenant = :tenant AND b.id = :after)
     AND (run_n < (SELECT n FROM runs b WHERE b.tenant = :tenant AND b.id = :after) OR ordinal > :after_ordinal)]
