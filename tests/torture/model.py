@@ -74,12 +74,12 @@ class SessionSeen(NamedTuple):
     deleted_at: int | None
 
 
-#: What fills ``Seen``, in the words that both databases understand.
+#: What fills ``Seen``, in the words that both databases understand. What is chosen from has an order: a seed replays.
 QUERIES = {
     "runs": "SELECT id, operation_id, fingerprint, session, place, state, retryable, fence, cancel, unread, deaths,"
-    " wrote, head, host, ended_at, CASE WHEN reply IS NULL THEN 0 ELSE 1 END FROM runs",
+    " wrote, head, host, ended_at, CASE WHEN reply IS NULL THEN 0 ELSE 1 END FROM runs ORDER BY n",
     "effects": "SELECT run, ordinal, tool, effect, state, attempt FROM effects",
-    "asks": "SELECT id, run, kind, state, effect, expires_at FROM asks",
+    "asks": "SELECT id, run, kind, state, effect, expires_at FROM asks ORDER BY n",
     "sessions": "SELECT id, revision, deleted_at FROM sessions",
 }
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Protocol, TypeVar
+from unittest.mock import patch
 
 import behind
 import pytest
@@ -36,7 +37,7 @@ from ondol.replay import By
 from ondol.testing import EffectLine, FaultPlan, ManualClock, ScriptedModel, call, error
 from ondol.transactions import driving
 from torture import model
-from torture.campaign import Family, Place
+from torture.campaign import Family, Place, on_stores
 from torture.turns import Gate, Gates, Process
 
 T = TypeVar("T")
@@ -103,6 +104,8 @@ class World:
 
     def __init__(self, url: str, chosen: random.Random) -> None:
         self.url, self.chosen = url, chosen
+        self._ids = patch.object(ids.secrets, "randbits", random.Random(chosen.random()).getrandbits)
+        self._ids.start()  # how long a run waits before it asks again follows from its id
         self.clock = ManualClock("2026-01-01T00:00:00Z")
         self.gates = Gates()
         self.plan = FaultPlan()  # for the tools of the promises, which pass its points
@@ -113,7 +116,7 @@ class World:
         self.sent: dict[str, Sent] = {}
         self.plans: dict[str, Sequence[Sequence[str]]] = {}  # of operations: the calls of each step
         self.explicit: Counter[str] = Counter()
-        self.clients: set[asyncio.Task[None]] = set()
+        self.clients: dict[asyncio.Task[None], None] = {}  # in the order in which they came
         self.numbers = itertools.count(1)
         self.now = model.Seen()
         self.process: Process | None = None
@@ -175,6 +178,7 @@ class World:
 
     async def is_over(self) -> None:
         """Nothing stays open, however it ended."""
+        self._ids.stop()
         if self.process is not None:
             self.life.die()
             await self.life.cleared_away()
@@ -264,12 +268,12 @@ class World:
     # --- what a client does -------------------------------------------------------------------------------------
 
     def asks_for(self, work: Coroutine[Any, Any, None]) -> None:
-        self.clients.add(asyncio.get_running_loop().create_task(work))
+        self.clients[asyncio.get_running_loop().create_task(work)] = None
 
     async def goes_on(self, turns: int | None) -> None:
         await self.life.turns.settle(turns)
         for client in [c for c in self.clients if c.done()]:
-            self.clients.discard(client)
+            del self.clients[client]
             client.result()
         self.look()
 
@@ -531,6 +535,16 @@ FAMILY = Family(case=case, control=control, cases=5_000, sample=4, sample_postgr
 @FAMILY.sampled
 async def test_whatever_is_asked_in_whatever_order_every_promise_holds(seed: int, place: Place) -> None:
     await case(seed, place)
+
+
+@on_stores("seed", [23], [23, 26])  # in which several runs wait for the same instant, and are taken up together
+async def test_a_seed_decides_all_that_happens(seed: int, place: Place) -> None:
+    stories = []
+    for db in (place.db, place.within("again").db):
+        world = await lives(seed, db, 80)
+        written = invariants.written(db)
+        stories.append((written.batches, written.messages, [(line.key, line.tool) for line in world.ledger]))
+    assert stories[0] == stories[1]
 
 
 async def test_a_holder_that_does_not_listen_is_noticed(place: Place) -> None:

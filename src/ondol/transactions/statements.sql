@@ -110,6 +110,7 @@ ORDER BY deaths, n LIMIT :limit
 -- The first condition is there for the partial index.
 -- name: run.running
 SELECT id, fence, owner, deaths, unread FROM runs WHERE tenant = :tenant AND state IN ('running', 'waiting') AND state = 'running'
+ORDER BY n
 
 -- name: run.hold
 UPDATE runs SET next_seq = next_seq + :n, updated_at = :at
