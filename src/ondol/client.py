@@ -574,13 +574,22 @@ def _attached(given: Attached) -> dict[str, Any]:
 
 async def _read(response: httpx.Response) -> AsyncIterator[Event]:
     data: list[str] = []
-    async for line in response.aiter_lines():
+    async for line in _lines(response):
         if line.startswith("data:"):
             data.append(line[5:].removeprefix(" "))
         elif not line and data:
             body = json.loads("\n".join(data))
             data = []
             yield Event(type=body["type"], data=body["data"], at=_at(body["at"]), id=body["id"])
+
+
+async def _lines(response: httpx.Response) -> AsyncIterator[str]:
+    """The lines of a stream as server-sent events have them. (httpx ends lines at U+2028 and the like, too.)"""
+    rest = b""
+    async for piece in response.aiter_bytes():
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            yield line.removesuffix(b"\r").decode("utf-8", "replace")
 
 
 def _error(answer: httpx.Response) -> OndolError:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import AsyncIterator
+
 import httpx
 import pytest
 from door import Said, door, read, watch
 
-from ondol import Agent, Runtime
+from ondol import Agent, AsyncClient, Runtime, values
+from ondol.client import _read
 from ondol.testing import ScriptedModel, call
 
 STEPS = 12  # a run of a hundred events
@@ -91,6 +95,43 @@ async def test_c37_a_session_is_watched_without_a_gap_over_several_runs(db: str)
             assert of_run == sorted(of_run)
         wrong = await http.client.get("/v1/sessions/s/events", params={"after": "r_nobody/3"})
         assert wrong.status_code == 400
+
+
+STRANGE = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\r\nh\ri\nj \ufeff 온돌 \U0001f525 \0"
+
+
+@pytest.mark.parametrize("lone", ["", "\ud800"])
+async def test_c37_no_character_of_what_was_said_ends_a_line_for_any_reader(db: str, lone: str) -> None:
+    said = STRANGE + lone
+    agent = Agent("strange", model=ScriptedModel([said]))
+    async with Runtime(db, agents=[agent]) as rt, door(rt) as http:
+        async with http.client.stream(
+            "POST", "/v1/runs", json={"agent": "strange", "input": STRANGE}, headers={"accept": "text/event-stream"}
+        ) as response:
+            events = [e async for e in read(response)]  # httpx ends lines where Python's splitlines does
+        assert events[-1].event == "run.completed"
+        texts = [e.data["data"]["text"] for e in events if e.event == "model.delta"]
+        assert "".join(texts).startswith(STRANGE)
+        async with AsyncClient(http.url) as client:
+            run = await client.start("strange", STRANGE)
+            seen = [e async for e in run.events()]
+            assert [e.data["text"] for e in seen if e.type == "model.completed"] == [values.valid(said)]
+            assert (await run.result()).text == said
+
+
+async def test_c37_the_client_ends_lines_where_the_standard_does() -> None:
+    """Whatever stands between may have written the JSON anew, and cut it anywhere."""
+    body = json.dumps({"id": "r_1/1", "type": "delta", "at": "2026-01-01T00:00:00Z", "data": {"text": STRANGE}},
+                      ensure_ascii=False).encode()  # fmt: skip
+    stream = b"event: delta\r\ndata: " + body + b"\r\n\r\n: .\n\ndata:" + body + b"\n\n"
+
+    async def pieces(size: int) -> AsyncIterator[bytes]:
+        for start in range(0, len(stream), size):
+            yield stream[start : start + size]
+
+    for size in (1, 7, len(stream)):
+        read_by_client = [e async for e in _read(httpx.Response(200, content=pieces(size)))]
+        assert [e.data["text"] for e in read_by_client] == [STRANGE] * 2
 
 
 @pytest.mark.parametrize("after", ["nonsense", "r_1/", "/3", "r_1/x"])

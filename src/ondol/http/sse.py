@@ -26,13 +26,16 @@ RETRY = 1000  # milliseconds after which a browser comes back
 PATIENCE = 30.0  # seconds in which a reader must take what was sent
 _LAST = 2.0  # seconds for a reader to be told what is stored, when its stream is about to end
 _HEARTBEAT = b": .\n\n"
+#: As JSON has them: half of a character, which a model may send alone, and what is no line end though many readers take
+#: it for one.
+_ESCAPED = {c: f"\\u{c:04x}" for c in (0x85, 0x2028, 0x2029, *range(0xD800, 0xE000))}
 
 
 def framed(happened: Event | InSession) -> bytes:
     """One event: its type, its cursor if it is durable, and its body as JSON."""
     event, cursor = (happened, happened.id) if isinstance(happened, Event) else happened
     body = json.dumps(event_body(event), ensure_ascii=False, separators=(",", ":"))
-    return format_sse_event(data_str=body, event=event.type, id=cursor)
+    return format_sse_event(data_str=body.translate(_ESCAPED), event=event.type, id=cursor)
 
 
 class EventStream(Response):
