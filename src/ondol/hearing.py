@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 from ondol import values
 from ondol.errors import ModelError
-from ondol.model import Answer, Delta, Model, ModelRequest
+from ondol.model import Answer, Delta, Model, ModelRequest, why_no_answer
 
 
 async def answer_of(model: Model, request: ModelRequest, hear: Callable[[Delta], None]) -> Answer:
     """Ask a model and hear it to the end; ``hear`` is told each piece. Whatever happens, its stream is closed.
 
     Raises:
-        ModelError: it failed, it raised anything else, or its answer did not end.
+        ModelError: it failed, it raised anything else, or its answer did not end, or is none.
     """
-    answer: Answer | None = None
+    answer: Delta | Answer | None = None
     stream = None
     try:
         stream = model.stream(request)
         async for output in stream:
-            if isinstance(output, Delta):
+            if isinstance(output, Delta) and isinstance(output.text, str):
                 hear(output)
             else:
                 answer = output
@@ -32,7 +33,11 @@ async def answer_of(model: Model, request: ModelRequest, hear: Callable[[Delta],
     finally:
         close = getattr(stream, "aclose", None)
         if close is not None:
-            await close()
+            with contextlib.suppress(Exception):  # what it gave counts, however its stream ends
+                await close()
     if answer is None:
         raise ModelError("connection", "the answer ended before it was complete")
+    why = why_no_answer(answer)
+    if why is not None or not isinstance(answer, Answer):
+        raise ModelError("rejected", f"the model gave what is no answer: {why}")
     return answer

@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
+from ondol import values
 from ondol.errors import ModelError
-from ondol.messages import Attachment, Message, Part
+from ondol.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, UnknownPart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,36 @@ class Answer:
     cache_write_tokens: int | None = None
     reasoning_tokens: int | None = None
     model: str = ""
+
+
+_ANSWERED = (Text, Reasoning, ToolCall, Attachment, UnknownPart)
+_COUNTED = (
+    "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens",
+)  # fmt: skip
+
+
+def why_no_answer(given: object) -> str | None:
+    """What is wrong with what a model gave as its answer; None where it can be taken for one."""
+    if not isinstance(given, Answer):
+        return f"a {type(given).__name__} instead of an Answer"
+    if not isinstance(given.parts, tuple | list):
+        return f"its parts are a {type(given.parts).__name__}, not a tuple"
+    for part in given.parts:
+        texts: tuple[object, ...] = ()
+        match part:
+            case Text(text) | Reasoning(text):
+                texts = (text,)
+            case ToolCall(id, name, arguments):
+                texts = (id, name) if isinstance(arguments, dict) else (id, name, arguments)
+        if not isinstance(part, _ANSWERED) or not all(isinstance(t, str) for t in texts):
+            return f"{values.excerpt(values.plain_text(values.encode(repr(part))), 200)} is no part of an answer"
+    if not isinstance(given.stop, str):
+        return f"stop={given.stop!r} is no text"
+    for name in _COUNTED:
+        n = getattr(given, name)
+        if n is not None and (not isinstance(n, int) or n < 0):
+            return f"{name}={n!r} is no number of tokens"
+    return None
 
 
 def spent_on(answer: Answer, asked: str) -> dict[str, Any]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ondol import (
     Agent,
     Answer,
+    Delta,
     Message,
     ModelRequest,
     Reasoning,
@@ -141,6 +143,42 @@ async def test_calls_without_an_id_of_their_own_get_one_and_their_own_result(tmp
     (asked,) = [m for m in model.requests[1].messages if m.calls]
     by_id = {r.id: r.text for r in results(model.requests[1].messages)}
     assert [by_id[c.id] for c in asked.calls] == ["one", "two"]
+
+
+NO_ANSWERS: list[tuple[Any, str]] = [
+    ("hello", "a str instead of an Answer"),
+    (Delta(b"hello"), "a Delta instead of an Answer"),  # type: ignore[arg-type]
+    (Answer(parts="hello"), "its parts are a str, not a tuple"),  # type: ignore[arg-type]
+    (Answer(parts=("hello",)), "'hello' is no part of an answer"),  # type: ignore[arg-type]
+    (Answer(parts=(Text(b"hello"),)), "is no part of an answer"),  # type: ignore[arg-type]
+    (Answer(parts=(Text("so"), ToolCall("c1", "mail", None))), "is no part of an answer"),  # type: ignore[arg-type]
+    (Answer(parts=(Text("so"), ToolCall(None, "mail", {}))), "is no part of an answer"),  # type: ignore[arg-type]
+    (Answer(parts=(Text("so"), ToolResponse("c1", "mail", "sent"))), "is no part of an answer"),
+    (Answer(parts=(Text("so"),), stop=None), "stop=None is no text"),  # type: ignore[arg-type]
+    (Answer(parts=(Text("so"),), input_tokens=-1), "input_tokens=-1 is no number of tokens"),
+    (Answer(parts=(Text("so"),), output_tokens="7"), "output_tokens='7' is no number"),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize(("given", "why"), NO_ANSWERS)
+async def test_what_is_no_answer_ends_the_run_with_what_is_wrong_and_the_session_goes_on(
+    tmp_path: Path, mail, sent, given, why: str
+) -> None:
+    class Odd:
+        name = "odd"
+        asked = 0
+
+        async def stream(self, request: ModelRequest) -> AsyncIterator[Any]:
+            self.asked += 1
+            yield given if self.asked == 1 else Answer(parts=(Text("good"),))
+
+    agent = Agent("a", model=Odd(), tools=[mail])
+    async with Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[agent]) as rt:
+        with pytest.raises(RunFailed, match="model_rejected: the model gave what is no answer") as failed:
+            await rt.run(agent, "go", session="s")
+        assert why in str(failed.value)
+        assert (await rt.run(agent, "go", session="s")).text == "good"
+    assert sent == []
 
 
 @pytest.mark.parametrize("parts", [(), (Reasoning("hm, hm"),), (Text(" \n"),)])
