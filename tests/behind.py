@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,24 @@ def _connected(db: str) -> psycopg.Connection[tuple[Any, ...]]:
     connection = psycopg.connect(db.partition("?")[0], autocommit=True, row_factory=tuple_row)
     connection.execute("SET search_path = ondol")
     return connection
+
+
+def insert(db: str, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Put rows, which all have the same columns, into a table; in one transaction."""
+    names = ", ".join(rows[0])
+    if (file := file_of(db)) is not None:
+        with closing(apsw.Connection(str(file))) as connection, connection:
+            values = ", ".join(f":{name}" for name in rows[0])
+            connection.executemany(f"INSERT INTO {table} ({names}) VALUES ({values})", rows)
+        return
+    with closing(_connected(db)) as connection, connection.transaction(), connection.cursor() as cursor:
+        values = ", ".join(f"%({name})s" for name in rows[0])
+        cursor.executemany(f"INSERT INTO {table} ({names}) VALUES ({values})".encode(), rows)
+
+
+def rows_of(db: str, table: str) -> list[dict[str, Any]]:
+    names = [column for of, column in columns(db) if of == table]
+    return [dict(zip(names, row, strict=True)) for row in execute(db, f"SELECT {', '.join(names)} FROM {table}")]
 
 
 class Look:

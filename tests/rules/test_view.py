@@ -13,6 +13,7 @@ from ondol.providers.script import malformed
 from ondol.view import Forms, Item, Room, View
 
 READS = {"look", "read_more"}
+CARRIED = 300
 
 
 def a_conversation(seed: int, turns: int) -> list[Item]:
@@ -49,11 +50,15 @@ def test_at_every_budget_a_request_is_one_that_the_strictest_provider_takes(seed
     least = None
     for limit in range(whole, 400, -max(1, whole // 60)):
         forms = Forms(items, READS)
-        relief = view.relieve(forms, View(), own, 0, Room(limit, limit * 3 // 4, keep=2, carried=300))
+        relief = view.relieve(forms, View(), own, 0, Room(limit, limit * 3 // 4, keep=2, carried=CARRIED))
         shown = forms.messages(relief.view)
         assert malformed(shown, "script") is None
-        assert sum(map(sizes.weight_of, shown)) <= relief.size
+        told = CARRIED if relief.view.since else 0  # what stands in the place of turns that went
+        assert sum(map(sizes.weight_of, shown)) + told <= relief.size
         assert any(m == items[own].message for m in shown if m.role == "user"), "the current input stays as it is"
+        of_this_turn = [i.message for i in items[own:] if i.message.calls]
+        calls = [m for m in shown if m.calls and m.calls[0].id in {of.calls[0].id for of in of_this_turn}]
+        assert calls == of_this_turn[len(of_this_turn) - len(calls) :], "its calls stay with their reasoning"
         last = max(n for n, i in enumerate(items) if i.message.role == "assistant")
         unseen = [i.message for i in items[last + 1 :]]
         assert shown[len(shown) - len(unseen) :] == unseen, "what was not answered yet stays as it is"
