@@ -91,7 +91,7 @@ async def test_a_prompt_shows_each_thing_in_one_short_line(db: str) -> None:
     assert repr(ask).startswith(f'<Ask {ask.id} approval open: pay(to="kkk')
     assert repr(effect).startswith(f'<Effect {effect.id} once asked: pay(to="kkk')
     assert repr(result) == (
-        f"RunResult(text='well', run_id={run.id!r}, session='s', operation_id='k', revision=3, replayed=False)"
+        f"RunResult(text='well', run_id={run.id!r}, session='s', operation_id='k', revision=3, replayed=False, stop='')"
     )
     assert all(len(repr(t)) < 250 for t in (run, ask, effect, result))
 

@@ -45,7 +45,10 @@ AskState: TypeAlias = Literal["open", "decided", "expired", "closed"]
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What a completed run answered. ``body`` is the stored reply word for word: every reply has the same bytes."""
+    """What a completed run answered. ``body`` is the stored reply word for word: every reply has the same bytes.
+
+    ``stop`` is why the model's text ended, where that is not the usual reason: ``length`` means that it was cut off.
+    """
 
     text: str
     run_id: str
@@ -54,12 +57,14 @@ class RunResult:
     revision: int
     body: str = field(repr=False)
     replayed: bool = False
+    stop: str = ""
 
     def _repr_html_(self) -> str:
         replayed = "its stored answer, the operation was completed before" if self.replayed else None
         return card(f"Answer of run {self.run_id}", [
-            ("text", self.text), ("session", f"{self.session} at revision {self.revision}"),
-            ("operation", self.operation_id), ("replayed", replayed),
+            ("text", self.text), ("cut off", self.stop or None),
+            ("session", f"{self.session} at revision {self.revision}"), ("operation", self.operation_id),
+            ("replayed", replayed),
         ])  # fmt: skip
 
 
@@ -242,7 +247,7 @@ class Run:
                 return RunResult(
                     text=values.decode(body.get("text", "")), run_id=row.id, session=row.session,
                     operation_id=row.operation_id, revision=body.get("revision", 0), body=reply,
-                    replayed=self.replayed,
+                    replayed=self.replayed, stop=body.get("stop", ""),
                 )  # fmt: skip
             case "waiting" | "parked":
                 open_asks = [a.id for a in await self._rt.asks(run=row.id, tenant=row.tenant)]

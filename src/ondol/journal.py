@@ -101,6 +101,7 @@ class State:
     cancel: events.RunCancelling | None = None
     gave_up: int | None = None  # the call whose unknown outcome a person gave up on
     waited: bool = False  # since the last context: the clock it showed is old
+    stop: str = ""  # why the last answer ended, where that is not the usual reason
     last_step_open: bool = False  # the last answer's step is not marked completed
     usage: Mapping[str, Usage] = field(default_factory=dict)  # by model
     at: int = 0  # of the last entry, in microseconds since 1970
@@ -262,7 +263,7 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
         case events.ModelCompleted(message=message):
             return state.but(
                 step=state.step + 1, attempt=1, retry_at=None, context=None, answered=message, last_answer=message,
-                next_message=message + 1, last_step_open=True, **_spent(state, entry),
+                next_message=message + 1, last_step_open=True, stop=entry.stop, **_spent(state, entry),
             )  # fmt: skip
         case events.EffectPlanned(parent=int()):
             message, reply = private_messages(entry.call)

@@ -637,6 +637,8 @@ class Drive:
             "id": self.row.id, "state": "completed", "session": self.row.session,
             "operation_id": self.row.operation_id, "text": values.encode(final.text),
         }  # fmt: skip
+        if self.state.stop:  # whoever reads a text that was cut off has to know
+            reply["stop"] = self.state.stop
         patch = self.state.patch()
         state = values.dumps(values.as_object(values.loads(self.claimed.session.state)) | patch) if patch else None
         n_messages = self.state.next_message

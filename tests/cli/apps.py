@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ondol import Agent, Context, ModelRequest, Runtime, tool
 from ondol.providers.script import Reply
-from ondol.testing import ScriptedModel, call, error, text
+from ondol.testing import ScriptedModel, call, error, text, truncated
 
 
 @tool(effect="read")
@@ -18,6 +18,7 @@ def greet(name: str) -> str:
 
 
 hello = Agent("hello", model="script:demo", tools=[greet])
+cut = Agent("cut", model=ScriptedModel([truncated("half a sent")]))
 
 
 @tool(effect="once")

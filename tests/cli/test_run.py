@@ -19,6 +19,13 @@ def test_in_a_pipe_the_answer_is_all_that_is_printed(tmp_path: Path) -> None:
     assert (done.code, done.out, done.err) == (0, "hello kim\n", "")
 
 
+def test_an_answer_that_was_cut_off_is_called_so_beside_it(tmp_path: Path) -> None:
+    done = ondol("run", app("cut"), "go", cwd=tmp_path)
+    told = "(the answer is not complete: the model stopped with 'length')\n"
+    assert (done.code, done.out, done.err) == (0, "half a sent\n", told)
+    assert ondol("run", app("cut"), "go", "-o", "json", cwd=tmp_path).json["stop"] == "length"
+
+
 def test_the_same_operation_again_is_the_stored_body_byte_for_byte(tmp_path: Path) -> None:
     words = ("run", app("hello"), "say hi to kim", "--operation-id", "k", "--session", "s", "-o", "json")
     first, second = ondol(*words, cwd=tmp_path), ondol(*words, cwd=tmp_path)
@@ -91,7 +98,7 @@ def test_an_app_that_cannot_be_loaded_is_a_usage_error_that_names_the_line(tmp_p
         ("nothing:x", "there is no module 'nothing'"),
         ("broken.py:x", "(broken.py, line 2)"),
         ("empty.py:x", "neither an Agent nor a Runtime"),
-        (app("nobody"), "hello, holding"),
+        (app("nobody"), "hello, cut, holding"),
         (app("rt"), "say which with --agent"),
     ):
         done = ondol("run", words, "hi", cwd=tmp_path)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kit import Conversation
 
 from ondol import (
     Agent,
@@ -68,6 +70,23 @@ async def test_an_answer_that_was_cut_off_makes_none_of_its_calls(tmp_path: Path
     told = results(model.requests[1].messages)
     assert len(told) == 2
     assert all(r.error and "cut off" in r.text for r in told)
+
+
+async def test_an_answer_that_was_cut_off_says_so_wherever_it_is_read(tmp_path: Path, mail) -> None:
+    script = {
+        "go": [call("mail", to="kim"), truncated("half a sent")],
+        "cut": [truncated([call("mail", to="x")]), "whole"],
+    }
+    agent = Agent("a", model=Conversation(script), tools=[mail])
+    db = f"sqlite:///{tmp_path}/ondol.db"
+    async with Runtime(db, agents=[agent]) as rt:
+        result = await rt.run(agent, "go", session="s", operation_id="o")
+        assert (result.text, result.stop, json.loads(result.body)["stop"]) == ("half a sent", "length", "length")
+        whole = await rt.run(agent, "cut", session="s")
+        assert (whole.text, whole.stop, "stop" in json.loads(whole.body)) == ("whole", "", False)
+    async with Runtime(db, agents=[agent]) as rt:
+        again = await rt.run(agent, "go", session="s", operation_id="o")
+        assert (again.body, again.stop, again.replayed) == (result.body, "length", True)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from ondol.cli import codes
 from ondol.cli.follow import AtRest, Behind, NoDriver, Progress, follow, say_waiting, waiting_code
 from ondol.cli.lines import say_ask
 from ondol.cli.output import say, say_failed
-from ondol.cli.run import AgentName, AppName, IfBusyOption, Model, runtime_for, stop_on_sigterm
+from ondol.cli.run import AgentName, AppName, IfBusyOption, Model, runtime_for, say_cut_off, stop_on_sigterm
 from ondol.cli.surface import Cli, verb
 from ondol.errors import OndolError, RunCancelled, RunWaiting
 from ondol.events import Event
@@ -258,6 +258,7 @@ class Chat:
                 out.line(result.text)
             case _ if progress.said != result.text:
                 out.stream(result.text + "\n")
+        say_cut_off(result)
 
     def _failed(self, run: Run, error: OndolError) -> None:
         stored = run.error or {}

@@ -19,7 +19,7 @@ from ondol.cli.loading import load
 from ondol.cli.output import say, say_failed
 from ondol.cli.surface import Cli, verb
 from ondol.errors import InvalidInput, OndolError, RunFailed, RunWaiting
-from ondol.handles import Run
+from ondol.handles import Run, RunResult
 from ondol.runtime import DRAIN, Runtime
 from ondol.transactions import IfBusy
 
@@ -158,7 +158,13 @@ async def _say_end(cli: Cli, rt: Runtime, run: Run, progress: Progress | None, a
                 cli.out.stream(result.text + "\n")
             if result.replayed:
                 say(f"(operation {run.operation_id} was completed before: this is its stored answer)")
+    say_cut_off(result)
     return codes.OK
+
+
+def say_cut_off(result: RunResult) -> None:
+    if result.stop:
+        say(f"(the answer is not complete: the model stopped with {result.stop!r})")
 
 
 def _print(cli: Cli, run: Run, body: Mapping[str, Any]) -> None:

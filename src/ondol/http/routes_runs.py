@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, NotRequired
 
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
@@ -62,7 +62,7 @@ _START_BODY = {
 
 class Reply(TypedDict):
     """What a completed run answered, as it is stored: every answer has the same bytes. ``text`` is as ``values.encode``
-    writes it."""
+    writes it. ``stop`` is there where it did not end for the usual reason: ``length`` means that it was cut off."""
 
     id: str
     state: str
@@ -70,6 +70,7 @@ class Reply(TypedDict):
     operation_id: str
     text: Any
     revision: int
+    stop: NotRequired[str]
 
 
 class Runs(TypedDict):
