@@ -137,6 +137,9 @@ def checked_limit(value: int) -> int:
     return value
 
 
+_UNFIT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+
+
 def checked_id(kind: str, value: str) -> str:
     """Refuse an id that one of the stores or a log line could not hold.
 
@@ -147,6 +150,6 @@ def checked_id(kind: str, value: str) -> str:
         raise InvalidInput(f"{kind} must be a text that is not empty, got {value!r}")
     if len(value) > MAX_LENGTH:
         raise InvalidInput(f"{kind} has {len(value)} characters, at most {MAX_LENGTH} are taken: shorten or hash it")
-    if any(ord(c) < 32 or ord(c) == 127 or 0xD800 <= ord(c) <= 0xDFFF for c in value):
+    if _UNFIT.search(value):
         raise InvalidInput(f"{kind} {value!r} has a control character or broken Unicode in it: remove it")
     return value

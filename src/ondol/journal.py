@@ -120,7 +120,7 @@ class State:
     def but(self, **changes: Any) -> State:
         """The state with other values in these fields."""
         changed = object.__new__(State)
-        changed.__dict__.update(self.__dict__, **changes)
+        object.__setattr__(changed, "__dict__", self.__dict__ | changes)  # copied as a whole, and not field by field
         return changed
 
     @property

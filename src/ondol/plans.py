@@ -27,14 +27,14 @@ def message_of(answer: Answer, run: str, number: int, taken: Set[str]) -> Messag
     used.
     """
     parts: list[messages.Part] = []
-    used = set(taken)
+    used = set[str]()
     for part in answer.parts:
         if isinstance(part, Text) and not part.text.strip():
             continue
         if isinstance(part, ToolCall):
             # Names and ids come from a model too: what is not valid Unicode is replaced before anybody looks.
             id, name = values.valid(part.id), values.valid(part.name)
-            if id in used or not ids.is_plain(id):
+            if id in taken or id in used or not ids.is_plain(id):
                 id = f"call_{run}_{number}"
             used.add(id)
             part = replace(part, id=id, name=name)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, ParamSpec, TypeVar, assert_never
@@ -137,6 +137,7 @@ class Drive:
         self.runner, self.served, self.claimed = runner, served, claimed
         self.claim, self.row = claimed.claim, claimed.run
         self.store, self.clock = runner.store, runner.clock
+        self.now: Callable[[], int] = functools.partial(micros, runner.clock)
         self.state = journal.fold(claimed.batches)
         self.talk = Conversation(
             claimed.bodies, claimed.messages, served.agent.instructions, self.asked.provider, served.repeatable
@@ -344,9 +345,9 @@ class Drive:
             return journal.without_context(state)
         return state
 
-    async def write(self, tx: Callable[P, Tx[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+    def write(self, tx: Callable[P, Tx[T]], *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         """Write until it is durable."""
-        return await self._until_durable(self.store.write, tx, *args, **kwargs)
+        return self._until_durable(self.store.write, tx, *args, **kwargs)
 
     async def keep_blob(self, blob: Blob | Attachment, data: bytes) -> None:
         """Keep the bytes of a blob. Until a run uses it, it is one that is collected after a day."""
@@ -406,9 +407,6 @@ class Drive:
         if self.runner.streams.is_watched(self.row.id):
             event = events.Event(type=kind, data=data, at=self.clock.now())
             self.runner.streams.publish(self.row.id, event, self.state.seq)
-
-    def now(self) -> int:
-        return micros(self.clock)
 
     def shown_now(self) -> datetime:
         """The time of the run's own world: the actual one, but for a replay that shows the recorded clock."""

@@ -35,15 +35,8 @@ class Usage(NamedTuple):
     estimated: int = 0
 
     def plus(self, other: Usage) -> Usage:
-        return Usage(
-            self.calls + other.calls, _sum(self.input, other.input), _sum(self.output, other.output),
-            _sum(self.cache_read, other.cache_read), _sum(self.cache_write, other.cache_write),
-            _sum(self.reasoning, other.reasoning), self.unknown + other.unknown, self.estimated + other.estimated,
-        )  # fmt: skip
-
-
-def _sum(one: int | None, other: int | None) -> int | None:
-    return other if one is None else one if other is None else one + other
+        summed = [b if a is None else a if b is None else a + b for a, b in zip(self, other, strict=True)]
+        return Usage._make(summed)
 
 
 def with_call(used: Mapping[str, Usage], entry: Spent, lost: int, expected: int) -> Mapping[str, Usage]:

@@ -44,6 +44,7 @@ _INT_BITS = 14_000  # about 4,200 digits: Python converts no more by default
 _REPR_LIMIT = 1000  # characters of a repr that are kept for a value without an encoder
 _NAME_LIMIT = 200  # characters of the name of its type
 _DEPTH_LIMIT = 100  # nested deeper than this, a value is written as opaque
+_FEW = 20  # items of a mapping that is looked over before it is written
 _ITEMS_LIMIT = 1_000_000  # a value with more items in all is not written to its end: it may have none
 
 
@@ -70,7 +71,23 @@ def encode(value: Any, lost: list[str] | None = None) -> Any:
         return value
     if kind is int and -_SAFE_INT <= value <= _SAFE_INT:
         return value
+    if kind is dict and len(value) <= _FEW and _is_plain(value):
+        return value.copy()
     return _Writing([] if lost is None else lost).value(value)
+
+
+def _is_plain(given: dict[Any, Any]) -> bool:
+    """Is it written as it is, as the arguments of most calls are? Never raises: nothing of its own is run."""
+    for key, value in given.items():
+        if type(key) is not str or key == TAG or not key.isascii() or "\0" in key:
+            return False
+        kind = type(value)
+        if kind is str:
+            if not value.isascii() or "\0" in value:
+                return False
+        elif not (value is None or kind is bool or (kind is int and -_SAFE_INT <= value <= _SAFE_INT)):
+            return False
+    return True
 
 
 def as_object(encoded: dict[str, Any]) -> dict[str, Any]:
@@ -296,7 +313,10 @@ def _hashable(value: Any) -> Any:
     return frozenset(value) if isinstance(value, set) else value
 
 
-_to_json: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+#: What is encoded holds itself nowhere, so that need not be looked for.
+_to_json: Callable[[Any], str] = json.JSONEncoder(
+    ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False
+).encode
 _ESCAPED_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")  # a backslash before it may be the end of another escape
 
 
