@@ -815,8 +815,15 @@ MUTANTS = (
     Mutant(
         "memory: a turn is offered to it once",
         "transactions/statements.sql",
-        "o.run = runs.id AND o.kind = 'run.completed')",
-        "o.run = runs.id AND o.kind = 'run.gone')",
+        "o.run = runs.id AND o.kind = 'run.completed'",
+        "o.run = runs.id AND o.kind = 'run.gone'",
+        ("tests/promise/test_outbox.py",),
+    ),
+    Mutant(
+        "memory: a turn that only a listener was told of is offered to it",
+        "transactions/statements.sql",
+        "(o.taught = 1 OR o.state = 'pending')",
+        "1 = 1",
         ("tests/promise/test_outbox.py",),
     ),
     Mutant(

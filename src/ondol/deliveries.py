@@ -158,7 +158,8 @@ class Deliveries:
             if self.deliver is not None and message.kind != transactions.DROPPED:
                 told = functools.partial(self.deliver, message_of(tenant, message))
                 await from_outside(told, _PATIENCE.total_seconds())
-            facts = await self._learned(run) if message.kind in _TAUGHT else []
+            taught = message.kind in _TAUGHT and run.agent in self.learning
+            facts = await self._learned(run) if taught else []
         except Exception as error:  # of whoever listens: the run is not touched by it
             said = redact(values.valid(f"{type(error).__name__}: {error}"))[:_ERROR_KEPT]
             log.warning("outbox message %s: %s", message.id, said, extra={"run": message.run})
@@ -167,8 +168,9 @@ class Deliveries:
         scope, keep = Scope(tenant, run.agent, run.user_id), self._memory(run.agent).keep
         until = None if keep is None else self._now() + int(keep.total_seconds() * 1e6)
         await self.store.write(
-            transactions.delivered, tenant, message, self._now(), scope=scope, facts=facts, expires_at=until
-        )
+            transactions.delivered, tenant, message, self._now(), taught=taught, scope=scope, facts=facts,
+            expires_at=until,
+        )  # fmt: skip
         if facts:
             self.embedding.look(scope)
 

@@ -324,6 +324,38 @@ async def test_a_turn_is_offered_to_memory_once_so_what_a_person_erased_does_not
 
 
 @pytest.mark.both_stores
+async def test_a_turn_that_only_a_listener_was_told_of_or_that_was_given_up_is_offered_when_it_is_dropped(
+    db: str,
+) -> None:
+    """Memory has not heard of either: the first is from before it learned, of the other it could not be told."""
+    listener = Listener()
+    async with runtime(db, forgetful(), deliver=listener) as rt:
+        await talk(rt, range(1))
+        await settled(rt, "delivered")
+    fails = True
+
+    async def extract(said: Sequence[Message]) -> list[str]:
+        if fails:
+            raise TimeoutError("later")
+        return await requests_learned(said)
+
+    clock = ManualClock(datetime.now(UTC))
+    agent = forgetful(extract)
+    async with runtime(db, agent, deliver=listener, clock=clock) as rt:
+        await talk(rt, range(1, 2))
+        while not await rt.outbox(state="dead"):
+            clock.advance(hours=2)
+            rt._deliveries.look()
+            await asyncio.sleep(0)
+        fails = False
+        run = await talk(rt, range(2, 6))
+        assert any(c["offered"] for c in await compactions(rt, run))
+        await settled(rt, "delivered", 7)
+        assert sorted(m.kind for m in await rt.outbox()) == ["run.completed"] * 6 + ["turn.dropped"] * 2
+        assert sorted(f.text for f in await rt.memory.ls(**KIM)) == [f"turn {n}" for n in range(6)]
+
+
+@pytest.mark.both_stores
 async def test_what_is_dropped_of_a_session_of_two_goes_to_the_memory_of_who_said_it(db: str) -> None:
     async with runtime(db, forgetful()) as rt:
         await talk(rt, range(3), users=("kim", "lee"))

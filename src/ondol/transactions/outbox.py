@@ -46,7 +46,7 @@ class Dropped(NamedTuple):
 
 
 def offer(tenant: str, session: str, at: int, dropped: Dropped) -> Tx[None]:
-    """A message about each of these turns that has none yet: whoever learns from turns learns from it now, or never.
+    """A message about each of these turns that memory has not heard of: it learns from it now, or never.
 
     Those of the sessions that this one goes on from are among them.
     """
@@ -73,11 +73,12 @@ def list_outbox(tenant: str, state: str | None, limit: int) -> Tx[list[OutboxRow
 
 
 def delivered(
-    tenant: str, message: OutboxRow, at: int, *, scope: Scope | None = None, facts: Sequence[NewFact] = (),
-    expires_at: int | None = None,
+    tenant: str, message: OutboxRow, at: int, *, taught: bool = False, scope: Scope | None = None,
+    facts: Sequence[NewFact] = (), expires_at: int | None = None,
 ) -> Tx[bool]:  # fmt: skip
-    """It was told; with it, what was learned from the turn is remembered. False when another process was first."""
-    (moved,) = yield [_set(tenant, message, "delivered", message.attempts + 1, message.due, None)]
+    """It was told; with it, what was learned from the turn is remembered (``taught``: whether memory heard of it at
+    all). False when another process was first."""
+    (moved,) = yield [_set(tenant, message, "delivered", message.attempts + 1, message.due, None, taught)]
     if moved and scope is not None:
         for fact in facts:
             yield from remember(scope, fact, at, run=message.run, expires_at=expires_at)
@@ -102,8 +103,10 @@ def deliver_again(tenant: str, id: str, at: int, *, by: str, door: str) -> Tx[Ou
     return message._replace(state="pending", attempts=0, due=at, error=None)
 
 
-def _set(tenant: str, message: OutboxRow, state: str, attempts: int, due: int, error: str | None) -> Statement:
-    was = {"was": message.state, "before": message.attempts}
+def _set(
+    tenant: str, message: OutboxRow, state: str, attempts: int, due: int, error: str | None, taught: bool = False
+) -> Statement:
+    was = {"was": message.state, "before": message.attempts, "taught": int(taught)}
     return "outbox.set", {
         "tenant": tenant, "id": message.id, "state": state, "attempts": attempts, "due": due, "error": error, **was,
     }  # fmt: skip

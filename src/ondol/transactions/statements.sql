@@ -800,12 +800,13 @@ INSERT INTO outbox (tenant, id, run, kind, due, at)
 SELECT tenant, :id, run, :kind, :at, :at FROM outbox_wanted WHERE tenant = :tenant AND run = :run
 ON CONFLICT (tenant, id) DO NOTHING
 
--- Turns of an agent that its models are not shown any more, and that nobody was told of when they ended.
+-- Turns of an agent that its models are not shown any more, and that its memory was not told of, nor will be.
 -- name: outbox.offer
 INSERT INTO outbox (tenant, id, run, kind, due, at)
 SELECT tenant, id || '/dropped', id, 'turn.dropped', :at, :at FROM runs
 WHERE tenant = :tenant AND session = :session AND base >= :since AND base < :until AND agent = :agent AND user_id <> ''
-  AND NOT EXISTS (SELECT 1 FROM outbox o WHERE o.tenant = runs.tenant AND o.run = runs.id AND o.kind = 'run.completed')
+  AND NOT EXISTS (SELECT 1 FROM outbox o WHERE o.tenant = runs.tenant AND o.run = runs.id AND o.kind = 'run.completed'
+    AND (o.taught = 1 OR o.state = 'pending'))
 ON CONFLICT (tenant, id) DO NOTHING
 
 -- name: outbox.due
@@ -821,7 +822,8 @@ ORDER BY at DESC, id DESC LIMIT :limit
 SELECT id, run, kind, state, attempts, due, error, at FROM outbox WHERE tenant = :tenant AND id = :id
 
 -- name: outbox.set
-UPDATE outbox SET state = :state, attempts = :attempts, due = :due, error = :error
+UPDATE outbox SET state = :state, attempts = :attempts, due = :due, error = :error,
+  taught = CASE WHEN :taught = 1 THEN 1 ELSE taught END
 WHERE tenant = :tenant AND id = :id AND state = :was AND attempts = :before RETURNING id
 
 -- name: outbox.erase
