@@ -52,6 +52,7 @@ class Written:
     faults: Sequence[Any]  # what the database finds wrong with itself
     _folded: dict[str, journal.State] = field(default_factory=dict, compare=False, repr=False)
     _raised: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
+    _joins: dict[str, dict[str, int]] = field(default_factory=dict, compare=False, repr=False)
 
     def entries(self, run: str) -> list[events.Entry]:
         return [entry for batch in self.batches[run] for entry in batch.entries]
@@ -67,6 +68,12 @@ class Written:
             self._raised[run] = _raises(self.entries(run))
         return self._raised[run]
 
+    def joined(self, run: str) -> Mapping[str, int]:
+        """The runs that joined this one, each with the ordinal that its message has here."""
+        if run not in self._joins:
+            self._joins[run] = _joined(self.batches[run])
+        return self._joins[run]
+
     def knows(self, before: Written) -> None:
         """What is derived of the journals that have not grown since then."""
         for run in self.batches.keys() & before.batches.keys():
@@ -75,6 +82,8 @@ class Written:
                     self._folded[run] = before._folded[run]
                 if run in before._raised:
                     self._raised[run] = before._raised[run]
+                if run in before._joins:
+                    self._joins[run] = before._joins[run]
 
     def effects_of(self, run: str) -> list[EffectRow]:
         return [e for e in self.effects if e.run == run]
@@ -93,6 +102,9 @@ def written(store: str | behind.Look, *, sound: bool = True) -> Written:
 
 
 _batch = functools.lru_cache(maxsize=10_000)(journal.loads)  # what is looked at after every step is read once
+
+
+_parsed = functools.lru_cache(maxsize=10_000)(messages.loads)
 
 
 @functools.lru_cache(maxsize=10_000)
@@ -215,7 +227,7 @@ def _effects_are_the_fold(store: Written, run: RunRow, state: journal.State) -> 
             effect.state, effect.attempt, effect.tool, effect.effect, effect.reply,
         ), f"{row.id} is {row}, its journal says {effect}"  # fmt: skip
         assert (row.deadline or 0) == effect.deadline
-        call = messages.loads(store.messages[run.id, effect.message]).calls[effect.part]
+        call = _parsed(store.messages[run.id, effect.message]).calls[effect.part]
         arguments = effect.arguments if effect.arguments is not None else values.encode(call.arguments)
         assert values.loads(row.arguments) == arguments, f"{row.id}: arguments"
         assert row.call_id == call.id
@@ -254,7 +266,7 @@ def _usage_is_the_sum(store: Written, run: RunRow) -> None:
 
 def _messages_are_named(store: Written, run: RunRow, state: journal.State) -> None:
     carried = state.origin.steers if state.origin is not None else 0
-    named = {*range(1, 2 + carried), *_joined(store.batches[run.id]).values()}  # the input, and what joined it
+    named = {*range(1, 2 + carried), *store.joined(run.id).values()}  # the input, and what joined it
     for entry in store.entries(run.id):
         if isinstance(entry, events.ContextBuilt) and entry.note is not None:
             named.add(entry.note)
@@ -288,8 +300,10 @@ def _joined(batches: Iterable[journal.Batch]) -> dict[str, int]:
 
 def _steers_of(store: Written, host: str) -> dict[str, int]:
     """Those that joined this run itself: the contexts that a fork shares are written with it."""
+    if not (joined := store.joined(host)):
+        return {}
     forked = _joined(store.batches[host][:1])
-    return {steer: o for steer, o in _joined(store.batches[host]).items() if steer not in forked}
+    return {steer: o for steer, o in joined.items() if steer not in forked}
 
 
 def joined_runs_are_part_of_their_hosts(store: Written) -> None:
@@ -466,7 +480,7 @@ def long_results_are_kept(store: Written) -> None:
     """What is said to be kept as a blob is there, whole, and used by the run: nobody collects it."""
     kept = Counter(e.run for e in store.effects if e.blob)
     for (run, ordinal), body in store.messages.items():
-        for part in messages.loads(body).parts:
+        for part in _parsed(body).parts:
             if isinstance(part, messages.ToolResponse) and part.blob is not None:
                 kept[run] -= 1
                 assert part.blob.digest in store.blobs, f"{run}, message {ordinal}: its blob is not there"
