@@ -31,6 +31,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if not CHROMIUM:
         terminalreporter.section("NOT RUN: the console in a browser", sep="!", red=True, bold=True)
         terminalreporter.line(f"There is no Chromium, so nothing of {_IN_A_BROWSER} was run: apt-get install chromium")
+        terminalreporter.line("The five minutes of the README were not gone through to their end, either")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

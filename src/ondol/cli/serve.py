@@ -20,7 +20,10 @@ from ondol.cli.surface import Cli, verb
 from ondol.errors import InvalidInput
 
 Host = Annotated[str, typer.Option("--host", metavar="H", help="The address to listen on.")]
-Port = Annotated[int, typer.Option("--port", metavar="P", min=0, max=65535, help="The port; 0: any that is free.")]
+Port = Annotated[
+    int,
+    typer.Option("--port", metavar="P", min=0, max=65535, envvar="ONDOL_PORT", help="The port; 0: any that is free."),
+]
 AllowHost = Annotated[
     list[str] | None, typer.Option("--allow-host", metavar="NAME", help="A name by which the server is known.")
 ]

@@ -8,10 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import re
-import shlex
-import socket
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +24,7 @@ from test_hostile import HOSTILE
 
 from ondol import Agent, Answer, Delta, Runtime, Text, tool
 from ondol.handles import Run
-from ondol.testing import Process, ScriptedModel, call, error
+from ondol.testing import ScriptedModel, call, error
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 COLOURS = {"runOnly": {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}}
@@ -280,78 +276,6 @@ async def test_the_inbox_and_home_fill_and_empty_by_themselves(site: Site, perso
     await inbox.bring_to_front()
     await expect(inbox.locator(f"#ask-{ask.id}")).to_have_count(0, timeout=PATIENCE)
     assert (await run.result()).text == "bye"
-
-
-# --- a server that dies -----------------------------------------------------------------------------------------
-
-
-README = (Path(__file__).parents[3] / "README.md").read_text()
-
-
-async def test_the_five_minutes_of_the_readme_killed_resumed_and_settled_while_watched(
-    site: Site, tmp_path: Path
-) -> None:
-    (program,) = re.findall(r"^```python name=support.py\n(.*?)^```", README, re.M | re.S)
-    (tmp_path / "support.py").write_text(program)
-    section = README[README.index("### In a browser") :].partition("\n## ")[0]
-    with_crash, again = re.findall(r"^\$ (.*)$", section, re.M)
-    _, asked, start, approve, _, happened = re.findall(
-        r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", section, flags=re.M | re.S)
-    )
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    person = Visit(await site.browser.new_context(), f"http://127.0.0.1:{port}")
-    person.context.set_default_timeout(PATIENCE)
-    async with typed(f"{with_crash} --port {port}", tmp_path) as first:
-        await up(port)
-        page = await person.open("/")
-        await page.fill("textarea[name=text]", asked)
-        await page.click(f"button:has-text('{start}')")
-        run = await page.locator(".foot a.id").get_attribute("href")
-        watching = await person.open(run or "")
-        await shows(watching, "live", "#link")
-        await page.click(f"button:has-text('{approve}')", no_wait_after=True)
-        assert await first.wait() == -9
-        await shows(watching, "the server is away", "#link")
-    assert (tmp_path / "payments.txt").read_text().count("\n") == 1
-    async with typed(f"{again} --port {port}", tmp_path):
-        await shows(watching, "The process ended here", ".k-gap")
-        await shows(watching, "kim@example.com", ".card.ask .args")
-        await shows(watching, "unknown", ".k-tool.s-unknown")
-        await expect(watching.locator("#link")).to_have_text("live", timeout=PATIENCE)
-        await snap(site, watching, "crash")
-        await page.goto(person.url)
-        await snap(site, page, "needs-you", full=False)
-        await page.fill("input[name=evidence]", "it is in outbox.txt")
-        await page.click(f"button:has-text('{happened}')")
-        await shows(watching, "completed", "#title")
-        await shows(watching, "I paid 30.00 back and told the customer.", "#timeline")
-        await page.goto(person.url + "/effects?state=unknown")
-        await shows(page, "No effect is like that.")
-    for file in ("payments.txt", "outbox.txt"):
-        assert (tmp_path / file).read_text().count("\n") == 1
-    assert [w for w in person.wrong if "net::ERR" not in w] == []
-    await person.context.close()
-
-
-def typed(command: str, folder: Path) -> Process:
-    """A command of a page, as it stands there; its program by this Python."""
-    words = shlex.split(command)
-    settings = dict(w.split("=") for w in words if "=" in w)
-    env = {k: v for k, v in os.environ.items() if not k.startswith("ONDOL")} | settings
-    return Process(["-m", *(w for w in words if "=" not in w)], env=env, cwd=folder)
-
-
-async def up(port: int) -> None:
-    """Return once somebody listens there."""
-    while True:
-        try:
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-        except OSError:
-            await asyncio.sleep(0.05)
-        else:
-            writer.close()
-            return
 
 
 # --- for everybody ----------------------------------------------------------------------------------------------
