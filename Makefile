@@ -22,9 +22,10 @@ lint: $(STAMP)
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-# The console is tested in a real browser. Where there is none and apt has none, the tests say so at their end.
+# The console is tested in a real browser, the unit for systemd by systemd. Where there is none and apt has none, the tests say so at their end.
 test: lint
 	@command -v chromium >/dev/null || (apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium) >/dev/null 2>&1 || true
+	@command -v systemd-analyze >/dev/null || (apt-get update -qq && apt-get install -y -qq --no-install-recommends systemd) >/dev/null 2>&1 || true
 	$(BIN)/pytest --numprocesses=auto --dist=worksteal
 
 # Everything that has a store, on PostgreSQL: longer than `make test`, which runs a part of it there.

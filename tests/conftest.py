@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import shutil
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _IN_A_BROWSER = "http/console/test_browser.py"
-collect_ignore = [] if CHROMIUM else [_IN_A_BROWSER]
+_BY_SYSTEMD = "http/test_systemd.py"
+_SYSTEMD = shutil.which("systemd-analyze")
+collect_ignore = ([] if CHROMIUM else [_IN_A_BROWSER]) + ([] if _SYSTEMD else [_BY_SYSTEMD])
 
 TOO_LONG = 60.0  # seconds; a test that waits for what never comes says so instead of standing still
 
@@ -32,6 +35,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("NOT RUN: the console in a browser", sep="!", red=True, bold=True)
         terminalreporter.line(f"There is no Chromium, so nothing of {_IN_A_BROWSER} was run: apt-get install chromium")
         terminalreporter.line("The five minutes of the README were not gone through to their end, either")
+    if not _SYSTEMD:
+        terminalreporter.section("NOT RUN: the unit by systemd", sep="!", red=True, bold=True)
+        terminalreporter.line(
+            f"There is no systemd-analyze, so nothing of {_BY_SYSTEMD} was run: apt-get install systemd"
+        )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
