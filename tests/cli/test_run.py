@@ -7,8 +7,14 @@ import os
 import pty
 import signal
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
+
+from ondol.cli.follow import Progress
+from ondol.cli.surface import Cli, Options
+from ondol.events import Event
 from ondol.testing import Process
 
 from .command import app, environment, ondol
@@ -156,3 +162,23 @@ def test_a_terminal_shows_each_effect_and_the_text_as_it_is_said(tmp_path: Path)
     lines = said.decode().splitlines()
     assert lines[0].startswith("run r_")
     assert [line.split() for line in lines[1:]] == [["greet", "done"], ["hello", "kim"]]
+
+
+@pytest.mark.parametrize("broke", ["step.failed", "run.resumed"])
+def test_on_a_terminal_what_an_attempt_said_that_broke_is_taken_back(
+    capsys: pytest.CaptureFixture[str], broke: str
+) -> None:
+    progress, at = Progress(Cli(Options(), None)), datetime.now(UTC) + timedelta(minutes=1)
+    told = [
+        ("model.started", {"step": 1}), ("model.delta", {"step": 1, "kind": "text", "text": "Dear"}),
+        (broke, {"step": 1} if broke == "step.failed" else {}),
+        ("model.delta", {"step": 1, "kind": "text", "text": "Dear"}),
+        ("model.delta", {"step": 1, "kind": "text", "text": " Kim"}),
+        ("model.completed", {"step": 1, "text": "Dear Kim"}), ("run.resumed", {}),
+    ]  # fmt: skip
+    for kind, data in told:
+        progress(Event(type=kind, data=data, at=at))
+    said = capsys.readouterr()
+    assert said.out == "Dear\nDear Kim\n"
+    assert said.err == "(what was said is taken back: the model is asked again)\n"
+    assert progress.said == "Dear Kim"

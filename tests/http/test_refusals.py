@@ -9,15 +9,17 @@ import socket
 from collections.abc import AsyncIterator
 
 import pytest
-from door import Door, door, raw, read
+from door import Door, door, raw, read, run
 from kit import Gate
 
 from ondol import Agent, Context, Limits, Runtime
+from ondol.errors import StoreFull
 from ondol.events import Event
 from ondol.http import guard, serving, sse
 from ondol.http.drain import Drain
 from ondol.http.guard import Admission
-from ondol.testing import ScriptedModel, call
+from ondol.stores import open_store
+from ondol.testing import FaultPlan, FaultyStore, ScriptedModel, call, raise_
 
 JSON = {"content-type": "application/json"}
 SMALL = Admission(limits=guard.Limits(body=2000, upload=4000, depth=20, body_time=1.0))
@@ -93,6 +95,29 @@ async def test_each_part_of_an_answer_is_sent_at_once(http: Door) -> None:
     (connection,) = http.server.server_state.connections
     of_it = connection.transport.get_extra_info("socket")  # type: ignore[union-attr]
     assert of_it.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+async def test_b16_a_full_disk_is_507_until_there_is_space_and_reads_go_on(db: str) -> None:
+    agent = Agent("hello", model=ScriptedModel(["hello"]))
+    store = FaultyStore(open_store(db), FaultPlan().at("accept", nth=None, fault=raise_(StoreFull("the disk is full"))))
+    async with Runtime(store, agents=[agent]) as rt, door(rt) as http:
+        refused = await run(http.client, "hello", "hi", key="k")
+        assert (refused.status_code, refused.headers["content-type"]) == (507, "application/problem+json")
+        said = refused.json()
+        assert (said["code"], said["detail"]) == ("store_full", "the disk is full")
+        assert "space" in said["fix"]
+        assert (await http.client.get("/v1/runs")).json()["items"] == []
+        store.plan = FaultPlan()  # there is space again
+        done = await run(http.client, "hello", "hi", key="k")
+        assert (done.status_code, done.json()["text"]) == (200, "hello")
+
+
+async def test_a_proxy_is_told_to_hold_no_stream_up(db: str) -> None:
+    async with Runtime(db, agents=[Agent("hello", model=ScriptedModel(["hello"]))]) as rt, door(rt) as http:
+        made = await run(http.client, "hello", "hi")
+        async with http.client.stream("GET", f"/v1/runs/{made.json()['id']}/events") as stream:
+            assert (stream.headers["x-accel-buffering"], stream.headers["cache-control"]) == ("no", "no-store")
+            assert "content-length" not in stream.headers
 
 
 async def test_a_queue_that_is_full_says_when_to_come_back(db: str) -> None:

@@ -95,6 +95,29 @@ async def test_b04_pieces_of_an_answer_that_broke_are_taken_back_by_its_failure_
         assert "model.delta" not in [event.type async for event in run.events()]
 
 
+async def test_b04_pieces_that_a_dead_process_showed_are_taken_back_by_what_the_next_one_writes_first(
+    house: House,
+) -> None:
+    agent = house.agent("one two three")
+    run_id = await house.dies(agent, at="answer.before")
+    answering = barrier()
+    async with house.life(agent, plan=FaultPlan().at("answer.before", fault=answering)) as life:
+        run = await life.rt.get_run(run_id)
+        await answering.reached.wait()
+        told = []
+        async for event in run.events():
+            told.append(event)
+            if event.type == "message.snapshot":  # what the attempt under way has said
+                break
+        answering.go_on.set()
+        assert (await run.result()).text == "one two three"
+    kinds = [event.type for event in told]
+    asked = next(event.id for event in told if event.type == "model.started")  # the last that the dead one told
+    behind = kinds[[event.id for event in told].index(asked) + 1 :]
+    assert behind == ["run.queued", "run.resumed", "message.snapshot"]
+    assert told[-1].data["text"] == "one two three"
+
+
 async def _watch(run: Run, seen: list[tuple[str, Any]]) -> None:
     async for event in run.events():
         seen.append((event.type, event.data.get("text")))

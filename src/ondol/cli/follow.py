@@ -151,7 +151,7 @@ class Progress:
                 if event.at >= self._since:
                     self._say_rest(d.get("text", ""))
                 self._completed = d["step"]
-            case "step.failed":
+            case "step.failed" | "run.resumed" if self._completed < self._started:
                 if self._in_text:
                     self.end_line()
                     say("(what was said is taken back: the model is asked again)")

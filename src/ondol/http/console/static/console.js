@@ -11,6 +11,7 @@ const KINDS = [
   "effect.unknown", "effect.resolved", "effect.abandoned", "effect.expired", "ask.opened", "ask.decided",
   "ask.expired", "child.started", "child.finished",
 ];
+const BEGUN_ANEW = ["model.started", "step.failed", "run.resumed"]; // what was written of an answer does not count
 
 // --- the same page again, and what is new in it -----------------------------------------------------------------
 
@@ -138,7 +139,7 @@ function listen() {
   };
   for (const kind of KINDS) source.addEventListener(kind, (event) => {
     lastId = event.lastEventId;
-    if (kind === "model.started" || kind === "step.failed") said.delete(drafted(event)[0]);
+    if (BEGUN_ANEW.includes(kind)) takeBack(event);
     later();
   });
   source.addEventListener("model.delta", (event) => {
@@ -169,9 +170,18 @@ async function comeBack() {
 const said = new Map();
 
 function drafted(event) {
+  const { data } = JSON.parse(event.data);
+  return [`${runOf(event)}-${data.step}`, data];
+}
+
+function takeBack(event) {
+  const of = `${runOf(event)}-`;
+  for (const draft of [...said.keys()]) if (draft.startsWith(of)) said.delete(draft);
+}
+
+function runOf(event) {
   const { data, id } = JSON.parse(event.data);
-  const run = data.run ?? id?.split("/")[0] ?? location.pathname.split("/").pop();
-  return [`${run}-${data.step}`, data];
+  return data.run ?? id?.split("/")[0] ?? location.pathname.split("/").pop();
 }
 
 function write() {
