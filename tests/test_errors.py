@@ -15,7 +15,7 @@ from typing import get_args
 
 import pytest
 
-from ondol import errors
+from ondol import Agent, InvalidInput, Runtime, errors
 from ondol.cli import codes  # the command line has errors of its own
 from ondol.errors import CODES, EndCode, ModelError, ModelErrorKind, OndolError, RunFailed
 
@@ -126,3 +126,18 @@ def test_an_installed_package_makes_a_project(installed: Path, tmp_path: Path) -
     subprocess.run(init, cwd=tmp_path, env=env, check=True, capture_output=True)
     starter = ROOT / "examples" / "starter"
     assert (tmp_path / "mine" / "app.py").read_text() == (starter / "app.py").read_text()
+
+
+async def test_run_sync_in_an_event_loop_says_what_to_write(tmp_path: Path) -> None:
+    agent = Agent("a", model="script:demo")
+    with pytest.raises(InvalidInput, match="use 'await rt"):
+        Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[agent]).run_sync(agent, "hello")
+
+
+def test_a_store_in_memory_is_refused_and_no_file_is_made_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInput, match="would keep nothing: name a file"):
+        Runtime("sqlite:///:memory:")
+    assert not list(tmp_path.iterdir())

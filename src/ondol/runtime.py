@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from datetime import date
@@ -369,6 +370,9 @@ class Runtime:
 
     def run_sync(self, agent: Agent | str, input: str, **options: Unpack[StartOptions]) -> RunResult:
         """Open, run one operation, close. For scripts; inside an event loop use ``await rt.run(...)``."""
+        with suppress(RuntimeError):
+            asyncio.get_running_loop()
+            raise InvalidInput("run_sync is for scripts, and an event loop runs here: use 'await rt.run(...)'")
 
         async def once() -> RunResult:
             async with self:

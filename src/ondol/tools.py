@@ -7,6 +7,7 @@ import inspect
 import json
 import threading
 import typing
+import warnings
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -311,6 +312,8 @@ class Tool(Generic[P, R]):
         check: Callable[..., Any] | None = None,
         not_done: tuple[type[BaseException], ...] = (),
     ) -> None:
+        if not hasattr(function, "__name__"):
+            raise InvalidInput(f"{function!r} is no tool: write a function that calls it")
         self.function = function
         self.name = function.__name__ if name is None else name
         self.effect: EffectClass = effect
@@ -346,6 +349,8 @@ class Tool(Generic[P, R]):
                 raise InvalidInput(f"tool {self.name!r}: {what} must be a timedelta, got {given!r}")
         if not callable(self.approve) and not isinstance(self.approve, bool):
             raise InvalidInput(f"tool {self.name!r}: approve must be True, False or a function, got {self.approve!r}")
+        if inspect.iscoroutinefunction(self.approve):
+            raise InvalidInput(f"tool {self.name!r}: approve must be an ordinary function: nobody would await this one")
         if self.check is not None and not callable(self.check):
             raise InvalidInput(f"tool {self.name!r}: check must be a function, got {self.check!r}")
         if inspect.isgeneratorfunction(self.function) or inspect.isasyncgenfunction(self.function):
@@ -448,9 +453,16 @@ class Tool(Generic[P, R]):
             fields[name] = (hints.get(name, Any), default)
         config = ConfigDict(extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
         try:
-            return create_model(f"{self.name}_arguments", __config__=config, **fields)
+            with warnings.catch_warnings():  # a parameter may well be called "json" or "schema"
+                warnings.filterwarnings("ignore", "Field name .* shadows an attribute in parent")
+                made = create_model(f"{self.name}_arguments", __config__=config, **fields)
         except Exception as error:
             raise InvalidInput(f"tool {self.name!r}: its parameters have no schema: {error}") from error
+        if untaken := [name for name in fields if name not in made.model_fields]:
+            raise InvalidInput(
+                f"tool {self.name!r}: a model could not give parameter {untaken[0]!r}: call it otherwise"
+            )
+        return made
 
     @functools.cached_property
     def _context_parameter(self) -> str | None:

@@ -347,7 +347,32 @@ def valid(text: str) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """The class of an exception and what it says. Never raises, whatever the exception does when it is asked."""
+    """The class of an exception and what it says; of a group, what those in it say, too. Never raises, whatever the
+    exception does when it is asked."""
+    if isinstance(error, BaseExceptionGroup):
+        inside = _leaves(error)
+        named = [_error_text(e) for e in inside[:_IN_GROUP]] + (["…"] if len(inside) > _IN_GROUP else [])
+        return f"{_error_text(error)}: {'; '.join(named)}"
+    return _error_text(error)
+
+
+_IN_GROUP = 5  # exceptions of a group that are named
+
+
+def _leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:
+    """What was raised, without the groups around it."""
+    found: list[BaseException] = []
+    waiting: list[BaseException] = [group]
+    while waiting and len(found) <= _IN_GROUP:
+        error = waiting.pop(0)
+        if isinstance(error, BaseExceptionGroup):
+            waiting[:0] = BaseExceptionGroup.exceptions.__get__(error)
+        else:
+            found.append(error)
+    return found
+
+
+def _error_text(error: BaseException) -> str:
     name = type(error).__name__
     try:
         said = str.__str__(str(error))

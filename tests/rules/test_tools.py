@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from datetime import date, timedelta
 from decimal import Decimal
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -86,6 +87,10 @@ def test_not_done_is_always_among_the_exceptions_that_prove_that_nothing_happene
     assert f.not_done == (NotDone, Refused)
 
 
+async def coroutine() -> bool:
+    return True
+
+
 @pytest.mark.parametrize(
     ("declared", "complaint"),
     [
@@ -94,6 +99,7 @@ def test_not_done_is_always_among_the_exceptions_that_prove_that_nothing_happene
         ({"timeout": timedelta.max}, "how long one attempt can take"),
         ({"approve": True, "approve_expires": timedelta.max}, "leave approve_expires out"),
         ({"effect": "read", "check": lambda: None}, "check= is for once tools"),
+        ({"approve": coroutine}, "approve must be an ordinary function"),
     ],
 )
 def test_a_declaration_that_makes_no_sense_is_refused_when_it_is_made(declared, complaint):
@@ -102,6 +108,34 @@ def test_a_declaration_that_makes_no_sense_is_refused_when_it_is_made(declared, 
 
 
 def nothing() -> None: ...
+
+
+class Callable_:
+    def __call__(self, x: int) -> int:
+        return x
+
+
+@pytest.mark.parametrize("given", [Callable_(), functools.partial(nothing)])
+def test_what_is_no_function_is_refused_by_name(given):
+    for declare in (tool, lambda g: tool(name="f")(g), lambda g: Agent("a", model="script:demo", tools=[g])):
+        with pytest.raises(InvalidInput, match="write a function that calls it"):
+            declare(given)
+
+
+def test_a_parameter_that_would_be_kept_from_the_model_is_refused():
+    for name in ("_hidden", "model_config"):
+        made: dict[str, Any] = {}
+        exec(f"def f({name}: int = 1) -> int: return 1", made)
+        with pytest.raises(InvalidInput, match=f"could not give parameter '{name}'"):
+            tool(made["f"]).spec  # noqa: B018
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_parameter_may_have_a_name_that_pydantic_uses():
+    @tool
+    def f(json: str, schema: int = 1, copy: bool = False) -> None: ...
+
+    assert f.parse({"json": "a", "schema": 2}) == {"json": "a", "schema": 2, "copy": False}
 
 
 def test_a_name_that_no_provider_takes_is_refused():

@@ -321,6 +321,22 @@ def test_an_exception_is_told_whatever_it_does():
     assert values.error_text(Mute()) == "Mute, whose text raised RuntimeError"
 
 
+def test_a_group_of_exceptions_is_told_by_those_in_it():
+    class Lies(ExceptionGroup):
+        @property
+        def exceptions(self):
+            raise RuntimeError
+
+    inner = BaseExceptionGroup("inner", [KeyError("a"), ExceptionGroup("g", [ValueError("no\0pe")])])
+    told = values.error_text(ExceptionGroup("unhandled errors", [inner, OSError("b")]))
+    assert told == (
+        "ExceptionGroup: unhandled errors (2 sub-exceptions): KeyError: 'a'; ValueError: no\u2400pe; OSError: b"
+    )
+    many = values.error_text(ExceptionGroup("g", [ValueError(n) for n in range(1000)]))
+    assert many.endswith("ValueError: 4; …")
+    assert "ValueError: a" in values.error_text(Lies("g", [ValueError("a")]))
+
+
 def test_a_long_text_is_shown_by_its_beginning_and_its_end():
     shown = values.excerpt("온" * 100 + "x" * 10_000 + "돌" * 100, 300)
     assert shown == "온" * 100 + "x" * 78 + "\n[… 9933 characters left out …]\n" + "돌" * 89

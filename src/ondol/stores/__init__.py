@@ -12,6 +12,8 @@ def open_store(store: str | Store) -> Store:
     """The store that a URL names. Raises InvalidInput for a URL of a kind that there is not."""
     if not isinstance(store, str):
         return store
+    if store == "sqlite:///:memory:":
+        raise InvalidInput("a store in memory would keep nothing: name a file, as in sqlite:///ondol.db")
     if store.startswith("sqlite:///") and len(store) > len("sqlite:///") and "\0" not in store:
         from ondol.stores.sqlite import SqliteStore
 
