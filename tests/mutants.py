@@ -49,6 +49,13 @@ class Verdict(NamedTuple):
 
 MUTANTS = (
     Mutant(
+        "claims: who waits where a run was lost hears how it ended",
+        "worker.py",
+        "self._driven[run].taken = True",
+        "self._driven[run].taken = False",
+        ("tests/promise/test_zombie.py::test_who_waits_in_a_process_that_lost_its_run_hears_how_it_ended",),
+    ),
+    Mutant(
         "postgresql: synchronous_commit is switched on where it is off",
         "stores/postgres_place.py",
         "CASE now.now WHEN 'off' THEN 'on'",

@@ -145,8 +145,15 @@ class Streams:
         """This process stopped driving the run without bringing it to rest."""
         self._resolve(run, None)
 
+    def taken(self, run: str) -> None:
+        """Another process has it, or has ended it, while this one is still at something: who waits looks once more."""
+        self._tell(run, None)
+
     def _resolve(self, run: str, row: RunRow | None) -> None:
         self._said.pop(run, None)
+        self._tell(run, row)
+
+    def _tell(self, run: str, row: RunRow | None) -> None:
         for future in self._settled.pop(run, ()):
             if not future.done():
                 future.set_result(row)

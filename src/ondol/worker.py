@@ -60,6 +60,7 @@ class _Driven:
     drive: Drive | None = None  # None while the run is being claimed
     signalled: bool = False  # by a signal that came meanwhile
     asleep: bool = False  # a suspect that only waits for an instant, so that nobody has to wait for it
+    taken: bool = False  # this process lost it, and may not know yet: what it has in flight goes on
     waking: asyncio.Future[None] | None = None  # its instant has come: it goes on as soon as it is alone
 
 
@@ -114,7 +115,9 @@ class EmbeddedEngine:
             await asyncio.gather(*late, return_exceptions=True)
 
     def is_working_on(self, run: str) -> bool:
-        return run in self._driven or run in self._pending or run in self._suspects
+        if (driven := self._driven.get(run)) is not None:
+            return not driven.taken
+        return run in self._pending or run in self._suspects
 
     # --- what makes it look -------------------------------------------------------------------------------------
 
@@ -384,15 +387,22 @@ class EmbeddedEngine:
             await self._take_over(living)
         self._living = living
         due: list[int] = []
+        driven, held = [run for run in self._driven if self._drive(run) is not None], set[str]()
         for tenant in await self.store.read(queries.tenants):
             await self._look_for_queued(tenant)
             for run, fence, owner, _, unread in await self.store.read(queries.running, tenant):
+                if owner == self.owner:
+                    held.add(run)
                 if owner == self.owner and run not in self._driven:
                     await self._free(tenant, run, fence)
                 elif unread:
                     self.signal(run)
             if (at := await self._expire(tenant)) is not None:
                 due.append(at)
+        for run in driven:
+            if run not in held and run in self._driven:
+                self._driven[run].taken = True
+                self.streams.taken(run)
         if self._expiry is not None:
             self._expiry.cancel()
         self._expiry = self.clock.call_later((min(due) - self._now()) / 1e6, self._look.set) if due else None

@@ -6,6 +6,7 @@ file, takes the run. What is written after that is written by the new owner alon
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,10 +15,11 @@ import pytest
 from crash import invariants
 from crash.lives import Life
 
-from ondol import NotDone, transactions
+from ondol import NotDone, RunCancelled, Runtime, transactions
 from ondol.clock import to_micros
 from ondol.errors import ClaimLost
 from ondol.events import EffectSucceeded
+from ondol.store import Store
 from ondol.stores import open_store
 from ondol.testing import FaultPlan, barrier, call, raise_
 from ondol.testing.faults import Fault
@@ -27,19 +29,26 @@ from promise.house import House, rest, states, the_ask
 LETTER, LOOK, REFUND = call("letter", to="kim"), call("look", order="1"), call("refund", order="1")
 
 
-async def take_over(house: House, run_id: str) -> Claimed:
-    """Another process finds the owner gone and claims the run."""
-    other, now = open_store(house.db), to_micros(house.clock.now())
+@asynccontextmanager
+async def another_process(house: House, run_id: str) -> AsyncIterator[tuple[Store, int]]:
+    """It finds the owner gone: its store, and the fence that the run had."""
+    other, fence = open_store(house.db), house.written().runs[run_id].fence
     await other.open(lambda: None)
     try:
-        fence = house.written().runs[run_id].fence
-        await other.write(transactions.recover, "default", run_id, fence, now)
+        await other.write(transactions.recover, "default", run_id, fence, to_micros(house.clock.now()))
+        yield other, fence
+    finally:
+        await other.close()
+
+
+async def take_over(house: House, run_id: str) -> Claimed:
+    """Another process finds the owner gone and claims the run."""
+    async with another_process(house, run_id) as (other, fence):
+        now = to_micros(house.clock.now())
         claimed = await other.write(transactions.claim, "default", run_id, "another process", now)
         assert claimed is not None
         assert claimed.claim.fence > fence
         return claimed
-    finally:
-        await other.close()
 
 
 @asynccontextmanager
@@ -96,6 +105,21 @@ async def test_b03_z_a_claim_that_was_lost_before_the_context_is_refused(house: 
         pass
     assert not house.asked(run_id)
     assert await goes_on(house, run_id, [LETTER], "done") == [("letter", "succeeded", 1)]
+
+
+@pytest.mark.both_stores
+async def test_who_waits_in_a_process_that_lost_its_run_hears_how_it_ended(house: House) -> None:
+    """Though the call that this process has in flight goes on."""
+    agent, place = house.agent([LETTER], "done"), barrier()
+    async with house.life(agent, plan=FaultPlan().at("letter.before", fault=place)) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        waiting = asyncio.create_task(run.result())
+        await place.reached.wait()
+        async with another_process(house, run.id), Runtime(house.db, clock=house.clock) as other:
+            await other.cancel(run.id, by="lee")
+        with pytest.raises(RunCancelled):
+            await waiting
+        place.go_on.set()
 
 
 @pytest.mark.parametrize("at", ["model.before", "model.delta", "model.after", "answer.before"])
