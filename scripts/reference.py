@@ -81,6 +81,9 @@ def _route(method: str, path: str, operation: dict[str, Any]) -> str:
     if "requestBody" in operation:
         kinds = [f"{_type(c['schema'])} (`{media}`)" for media, c in operation["requestBody"]["content"].items()]
         lines += [f"Body: {', '.join(kinds)}", ""]
+        for example in operation["requestBody"]["content"]["application/json"].get("examples", {}).values():
+            shown = json.dumps(example["value"], ensure_ascii=False)
+            lines += [f"{example['summary'].capitalize()}:", "", "```json", shown, "```", ""]
     for status, answer in operation["responses"].items():
         if status[0] == "2":
             kinds = [

@@ -7,6 +7,7 @@ shows no output must end well. What needs a network or a key stands below ``<!--
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -108,6 +109,8 @@ def play(block: Block, page: str, folder: Path, programs: Path = HERE, timeout: 
                     assert looks_like(line.shown, out), f"{where}: {line.command}\n--- exit {code}\n{out}"
                 else:
                     assert code == 0, f"{where}: {line.command}\n--- exit {code}\n{out}"
+        case "json":
+            json.loads(block.body)
         case "text" | "mermaid":
             pass
         case other:

@@ -1,4 +1,5 @@
-"""A door for schemathesis: its agent has the shortest name, so that generated requests find it; streams end soon."""
+"""A door for schemathesis: one agent has the shortest name, so that generated requests find it, one that of the
+examples; streams end soon."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ def pay(amount: int) -> str:
 
 
 async def main() -> None:
-    agent = Agent("0", model=ScriptedModel(lambda _: "hello"), tools=[pay])
-    async with Runtime(os.environ["ONDOL_DB"], agents=[agent]) as rt:
+    agents = [Agent(name, model=ScriptedModel(lambda _: "hello"), tools=[pay]) for name in ("0", "support")]
+    async with Runtime(os.environ["ONDOL_DB"], agents=agents) as rt:
         app = make_app(rt, longest=0.1)
         with listen("127.0.0.1", 0) as listening:
             server = Server(config(app), app, drain=1.0)

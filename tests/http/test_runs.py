@@ -182,3 +182,14 @@ async def test_what_is_wrong_is_said_in_the_words_of_the_command_line(http: Door
         assert (answer.status_code, answer.json()["code"]) == (status, code), json.dumps(answer.json())
     plain = await http.client.post(RUNS, content="x", headers={"content-type": "text/plain"})
     assert (plain.status_code, plain.json()["code"]) == (415, "unsupported_media")
+
+
+async def test_a_header_that_cannot_be_read_is_refused_also_where_nothing_would_be_done(http: Door) -> None:
+    done = await run(http.client, "hello", "hi", session="s")
+    address = f"{RUNS}/{done.json()['id']}/replay?dry_run=true"
+    assert (await http.client.post(address, headers={"idempotency-key": '"k"'})).json()["kind"] == "safe"
+    refused = await http.client.post(address, headers={"idempotency-key": '"'})
+    assert (refused.status_code, refused.json()["code"]) == (400, "malformed")
+    compact = "/v1/sessions/s/compact"
+    refused = await http.client.post(compact, json={"preview": True}, headers={"if-match": "7"})
+    assert (refused.status_code, refused.json()["code"]) == (400, "malformed")

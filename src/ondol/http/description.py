@@ -10,6 +10,8 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import TypeAdapter
 from pydantic.json_schema import models_json_schema
 
+from ondol.bodies import EventBody
+from ondol.http import examples
 from ondol.http.problems import Problem
 from ondol.http.requests import StartRun, StartRunForm
 
@@ -40,6 +42,7 @@ def describe(api: FastAPI) -> dict[str, Any]:
     )
     schemas = described.setdefault("components", {}).setdefault("schemas", {})
     _, more = models_json_schema([(m, "validation") for m in (StartRun, StartRunForm)], ref_template=_REF)
+    schemas["EventBody"] = TypeAdapter(EventBody).json_schema(ref_template=_REF)
     problem = TypeAdapter(Problem).json_schema(ref_template=_REF)
     schemas |= more["$defs"] | problem.pop("$defs", {})
     schemas["Problem"] = problem
@@ -47,6 +50,7 @@ def describe(api: FastAPI) -> dict[str, Any]:
         for operation in operations.values():
             _describe_parameters(operation)
             _add_links(operation)
+            examples.add_to(operation)
     described["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     described["security"] = [{"token": []}, {}]
     return described

@@ -48,7 +48,20 @@ from ondol.http.steps import StepBody, steps_of
 
 RunId = Annotated[str, Path(description="The id of a run.", min_length=1)]
 
-EVENTS = {"text/event-stream": {"schema": {"type": "string", "description": "Server-sent events."}}}
+# What tools of OpenAPI 3.1 take for each event of the stream.
+EVENTS = {"text/event-stream": {"schema": {
+    "type": "object", "description": "One server-sent event.",
+    "properties": {
+        "event": {"type": "string"},
+        "id": {"type": "string", "description": "Where a reader goes on behind it. What is not stored has none."},
+        "data": {
+            "type": "string", "contentMediaType": "application/json",
+            "contentSchema": {"$ref": "#/components/schemas/EventBody"},
+        },
+        "retry": {"type": "integer"},
+    },
+    "required": ["event", "data"],
+}}}  # fmt: skip
 _START_BODY = {
     "requestBody": {
         "required": True,
@@ -250,11 +263,11 @@ def routes(service: Service, drain: Drain) -> APIRouter:
         request: Request, run: RunId, body: ReplayRun | None = None, dry_run: bool = False, key: Key = None
     ) -> Response:
         """Do what was asked once more, in a new run; with `dry_run` only whether that is safe."""
-        caller, asked = caller_in(request), body or ReplayRun()
+        caller, asked, operation = caller_in(request), body or ReplayRun(), idempotency_key(key)
         if dry_run:
             return Json(verdict_body(await service.verdict(caller, run)))
         return replies.of_run(await service.replay(
-            caller, run, by=asked.by, why=asked.why, operation_id=idempotency_key(key), clock=asked.clock,
+            caller, run, by=asked.by, why=asked.why, operation_id=operation, clock=asked.clock,
             time_zone=asked.time_zone,
         ))  # fmt: skip
 
