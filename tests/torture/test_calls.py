@@ -11,7 +11,8 @@ import asyncio
 import functools
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -148,7 +149,7 @@ async def lives(
             ) as life:
                 if life.is_dead:
                     return
-                if not await _lives(life, clock, faults.cut, client, lambda rt: take_up(rt, world, scenario)):
+                if not await _lives(life, faults.cut, client, lambda rt: take_up(rt, world, scenario)):
                     return
         except StoreError:  # it could not be opened, or closed
             return
@@ -158,9 +159,8 @@ async def lives(
             return
 
 
-async def _lives(life: Life, clock: ManualClock, cut: CutOff, client: Client, again: Client) -> bool:
+async def _lives(life: Life, cut: CutOff, client: Client, again: Client) -> bool:
     """False if the process ended before its client did. A client that was told of an error does the same again."""
-    _never_wait_for_a_deadline(life.engine, clock)
     while True:
         working = cut.client = asyncio.create_task(client(life.rt))
         ends = [asyncio.create_task(end.wait()) for end in (cut.happened, life.store.died)]
@@ -180,15 +180,20 @@ async def _lives(life: Life, clock: ManualClock, cut: CutOff, client: Client, ag
         client = again
 
 
-def _never_wait_for_a_deadline(engine: EmbeddedEngine, clock: ManualClock) -> None:
-    """Time passes when a run does nothing but wait for an instant, such as the deadline of a lost attempt."""
-    fell_asleep = engine._fell_asleep
+@contextmanager
+def _nobody_waits_for_a_deadline(clock: ManualClock) -> Iterator[None]:
+    """Time passes when a run does nothing but wait for an instant, such as the deadline of a lost attempt.
 
-    def passes(run: str) -> None:
-        fell_asleep(run)
+    From the start of a process: it may be at such a run before its client comes.
+    """
+    fell_asleep = EmbeddedEngine._fell_asleep
+
+    def passes(engine: EmbeddedEngine, run: str) -> None:
+        fell_asleep(engine, run)
         clock.advance(minutes=2)
 
-    engine._fell_asleep = passes  # type: ignore[method-assign]
+    with patch.object(EmbeddedEngine, "_fell_asleep", passes):
+        yield
 
 
 async def suffers(place: Place, first: Faults, second: Faults | None, name: str) -> None:
@@ -198,7 +203,7 @@ async def suffers(place: Place, first: Faults, second: Faults | None, name: str)
     clients: list[Client] = [lambda rt: first_life(rt, world, scenario)]
     if scenario.asks:
         clients.append(lambda rt: second_life(rt, world))
-    with patch("ondol.worker._STORE_RETRY", 0.001):
+    with patch("ondol.worker._STORE_RETRY", 0.001), _nobody_waits_for_a_deadline(clock):
         await lives(db, world, scenario, clock, first, *clients)
         if second is not None:
             await lives(db, world, scenario, clock, second, lambda rt: take_up(rt, world, scenario))
