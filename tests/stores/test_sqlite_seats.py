@@ -11,9 +11,13 @@ from pathlib import Path
 
 import apsw
 import pytest
+from kit import Gate
 
+from ondol import Agent, Runtime
+from ondol.errors import StoreError
 from ondol.queries import get_meta
 from ondol.stores.sqlite import SqliteStore
+from ondol.testing import ScriptedModel, call
 from ondol.transactions import set_meta
 
 LOOK = "import sqlite3, sys; print(sqlite3.connect(sys.argv[1]).execute('SELECT value FROM meta').fetchall())"
@@ -33,6 +37,68 @@ async def test_what_is_written_after_the_log_was_taken_away_is_seen_by_everybody
     assert await store.read(get_meta, "k") == "after"
     assert "after" in await asyncio.to_thread(seen_by_another_process, file)
     await store.close()
+
+
+@pytest.mark.parametrize("with_log", [False, True])
+async def test_a_file_that_is_removed_while_it_is_in_use_is_not_made_anew_and_nothing_more_is_accepted(
+    tmp_path: Path, with_log: bool
+) -> None:
+    file = tmp_path / "ondol.db"
+    agent = Agent("a", model=ScriptedModel(lambda _: "well"))
+    async with Runtime(f"sqlite:///{file}", agents=[agent]) as rt:
+        await rt.run(agent, "hello", session="s")
+        file.unlink()
+        if with_log:
+            os.unlink(f"{file}-wal")
+            os.unlink(f"{file}-shm")
+        for _ in range(2):
+            with pytest.raises(StoreError, match="was removed, or replaced, while it was in use"):
+                await rt.run(agent, "hello again", session="s")
+        with pytest.raises(StoreError, match="was removed, or replaced"):
+            await rt.get_session("s")
+    assert not file.exists()
+
+
+async def test_a_run_waits_for_a_file_that_is_moved_away_and_goes_on_when_it_is_back(tmp_path: Path) -> None:
+    file, gate = tmp_path / "ondol.db", Gate()
+
+    async def act() -> str:
+        await gate.wait()
+        return "done"
+
+    model = ScriptedModel([[call("act")], "well"])
+    agent = Agent("a", model=model, tools=[act])
+    async with Runtime(f"sqlite:///{file}", agents=[agent]) as rt:
+        run = await rt.start(agent, "go", session="s")
+        waiting = asyncio.create_task(run.result())
+        await gate.reached.wait()
+        aside = file.rename(tmp_path / "aside.db")
+        with pytest.raises(StoreError, match="was removed, or replaced"):
+            await rt.start(agent, "another", session="t")
+        gate.open()
+        with pytest.raises(StoreError):
+            await rt.probe()
+        aside.rename(file)
+        assert (await waiting).text == "well"
+    async with Runtime(f"sqlite:///{file}", agents=[agent]) as rt:
+        assert (await rt.get_run(run.id)).status == "completed"
+        assert [(e.state, e.attempt) for e in await rt.effects()] == [("succeeded", 1)]
+
+
+async def test_another_file_in_the_place_of_the_one_in_use_is_left_as_it_is(tmp_path: Path) -> None:
+    file, other = tmp_path / "ondol.db", tmp_path / "other.db"
+    agent = Agent("a", model=ScriptedModel(lambda _: "well"))
+    async with Runtime(f"sqlite:///{other}", agents=[agent]) as rt:
+        await rt.run(agent, "hello", session="other")
+    before = other.read_bytes()
+    async with Runtime(f"sqlite:///{file}", agents=[agent]) as rt:
+        await rt.run(agent, "hello", session="s")
+        other.replace(file)
+        with pytest.raises(StoreError, match="was removed, or replaced"):
+            await rt.run(agent, "hello again", session="s")
+    assert file.read_bytes() == before
+    async with Runtime(f"sqlite:///{file}", agents=[agent]) as rt:
+        assert [s.id for s in await rt.sessions()] == ["other"]
 
 
 async def test_an_open_whose_caller_is_cancelled_leaves_no_connection(tmp_path: Path) -> None:

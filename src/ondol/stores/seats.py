@@ -5,6 +5,9 @@ our locks, which belong to the process: it takes itself for the last one, copies
 What is written from then on would go into a file without a name, and be lost with the process. So each use of a
 connection looks first whether its log is still there; if not, all connections of this process to the file are closed
 (SQLite shares the memory of the log between them), and opened again when they are needed.
+
+The file itself may be removed, or another one put in its place, under a process that goes on. What is written then is
+lost in the same way, so nothing is: whoever wants to read or write is told, until the file is back.
 """
 
 from __future__ import annotations
@@ -13,13 +16,14 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar
 
 import apsw
 
+from ondol.errors import StoreError
 from ondol.secret import logger
 
 log = logger("ondol.store")
@@ -36,6 +40,7 @@ class Table:
         self._seats: list[Seat] = []
         self._changing = threading.Lock()
         self._inode: int | None = None  # of the log, once it was seen
+        self._file: tuple[int, int] | None = None  # the file that is open, by its device and inode
 
     @classmethod
     def of(cls, path: Path) -> Table:
@@ -53,7 +58,8 @@ class Table:
         with self._changing:
             self._seats.remove(seat)
             if not self._seats:
-                self._inode = None  # the last one that closes removes the log
+                self._set_log_aside()
+                self._inode = self._file = None  # the last one that closes removes the log
 
     def is_cut_off(self) -> bool:
         try:
@@ -63,6 +69,31 @@ class Table:
         if self._inode is None:
             self._inode = inode
         return inode != self._inode
+
+    def is_replaced(self) -> bool:
+        """Is the file that is open no longer the one that has its name?"""
+        return self._file is not None and self._found() != self._file
+
+    def is_gone(self) -> bool:
+        return self._file is not None and self._found() is None
+
+    def _set_log_aside(self) -> None:
+        """Another file has the name by now. SQLite leaves the log, and would apply it to that one."""
+        if self.is_replaced() and not self.is_gone() and not self.is_cut_off():
+            with suppress(OSError):
+                os.replace(self._log, f"{self._log}.of-the-one-before")
+                os.unlink(f"{self.path}-shm")
+
+    def opened(self) -> None:
+        if self._file is None:
+            self._file = self._found()
+
+    def _found(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     def clear(self) -> None:
         """Close every connection. What was committed through them is in the file."""
@@ -100,12 +131,20 @@ class Seat:
             raise
 
     def __enter__(self) -> apsw.Connection:
+        """Raises StoreError while the file is gone, or another one has its name."""
+        if self._table.is_replaced():
+            path = self._table.path
+            raise StoreError(
+                f"{path} was removed, or replaced, while it was in use, and nothing is written any more: stop, then "
+                f"put it back beside its log ({path.name}-wal), or restore a backup"
+            )
         if self._connection is not None and self._table.is_cut_off():
             self._table.clear()
         self.lock.acquire()
         try:
             if self._connection is None:
                 self._connection = self._opening(self._table.path)
+                self._table.opened()
             return self._connection
         except BaseException:  # it travels on: the lock must not stay behind
             self.lock.release()
@@ -118,7 +157,8 @@ class Seat:
 
     def leave(self) -> None:
         with self.lock:
-            self.close(checkpoint=True)
+            # Whoever puts the file back needs the log beside it.
+            self.close(checkpoint=not self._table.is_gone())
         self._table.remove(self)
 
     def close(self, *, checkpoint: bool) -> None:

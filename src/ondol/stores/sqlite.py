@@ -159,7 +159,7 @@ class SqliteStore:
         return await job  # type: ignore[no-any-return]
 
     def _write_loop(self, seat: Seat, connection: apsw.Connection, seen: int) -> None:
-        groups = 0
+        groups, said = 0, ""
         while True:
             jobs, closing = self._next_group()
             try:
@@ -176,9 +176,12 @@ class SqliteStore:
                         if now != seen:
                             seen = now
                             call(self._loop, self._on_change)
+                said = ""
             except (apsw.Error, OndolError) as error:
                 problem = error if isinstance(error, OndolError) else _translated(error, self.path)
-                log.warning("%s", problem)  # who waits for a write is told, or was told already
+                if str(problem) != said:  # (it looks twenty times a second)
+                    log.warning("%s", problem)  # who waits for a write is told, or was told already
+                    said = str(problem)
                 fail(jobs, problem)
             if closing:
                 seat.leave()
