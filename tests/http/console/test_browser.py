@@ -18,8 +18,11 @@ from axe_playwright_python.async_playwright import Axe
 from chromium import CHROMIUM
 from door import door
 from house import SCRIPTS, TOOLS
+from http_served import served
 from kit import Conversation, waits
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
+from providers.loopback import Exchange, LoopbackServer
+from providers.openai_server import send_chunk, stalls
 from test_hostile import HOSTILE
 
 from ondol import Agent, Answer, Delta, Runtime, Text, tool
@@ -160,6 +163,33 @@ async def test_an_answer_grows_and_survives_a_reload_in_its_middle_in_two_tabs(s
         await shows(page, "completed", ".foot")
         await expect(page.locator(".draft")).to_have_count(0)
         assert (await page.locator(".bubble").all_inner_texts())[-1] == "Dear Kim, hello"
+
+
+async def test_what_a_killed_server_had_said_of_an_answer_is_taken_back(site: Site, tmp_path: Path) -> None:
+    asked_again, db = asyncio.Event(), f"sqlite:///{tmp_path / 'ondol.db'}"
+
+    async def says_late(exchange: Exchange) -> None:
+        await exchange.open_stream()
+        await asked_again.wait()
+        await send_chunk(exchange, {"content": "Dear Lee"})
+        await exchange.gone.wait()
+
+    async with LoopbackServer().running() as provider:
+        provider.will(stalls({"content": "Dear Kim"}), says_late)
+        async with served(db, provider, tmp_path) as (_, url):
+            person = Visit(await site.browser.new_context(), url)
+            page = await person.open("/sessions")
+            await page.fill("textarea[name=text]", "Write to kim")
+            await page.fill("input[name=session]", "letter")
+            await page.click("button:has-text('Start')")
+            draft = page.locator("[data-draft]")
+            await expect(draft).to_have_text("Dear Kim", timeout=PATIENCE)
+        async with served(db, provider, tmp_path, "--port", url.rpartition(":")[2]):  # the one before was killed
+            await provider.exchange(2)
+            await expect(page.locator("#link")).to_have_text("live", timeout=PATIENCE)
+            asked_again.set()
+            await expect(draft).to_have_text("Dear Lee", timeout=PATIENCE)
+            await in_time(person.context.close())
 
 
 async def test_closing_the_tab_leaves_the_run_going_and_opening_it_shows_it(site: Site, person: Visit) -> None:
