@@ -407,12 +407,23 @@ class Tool(Generic[P, R]):
             InvalidInput: they do not fit; the message says which and why, for the model to read.
         """
         try:
-            parsed = self._arguments.model_validate_json(json.dumps(arguments), strict=True)
+            parsed = self._validated(arguments)
         except BaseException as error:  # a validator is the user's code, and may raise anything
             raise InvalidInput(
                 redact(f"the arguments of {self.name} do not fit: {schemas.mismatch(error, 'arguments')}")
             ) from error
         return {name: getattr(parsed, name) for name in type(parsed).model_fields}
+
+    def _validated(self, arguments: Mapping[str, Any]) -> Any:
+        from pydantic import ValidationError
+
+        try:
+            return self._arguments.model_validate_json(json.dumps(arguments), strict=True)
+        except ValidationError as error:
+            if not any(e["type"] == "int_type" for e in error.errors(include_url=False)):
+                raise
+            whole = schemas.with_whole_numbers(arguments)  # to JSON 3.0 is an integer, and some models write it so
+            return self._arguments.model_validate_json(json.dumps(whole), strict=True)
 
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments as somebody wrote them, by their names. Raises InvalidInput for one too many, or given twice."""

@@ -39,6 +39,17 @@ def test_arguments_that_do_not_fit_are_refused_with_the_reason(arguments):
         refund.parse(arguments)
 
 
+def test_a_whole_number_is_an_integer_however_json_writes_it():
+    @tool
+    def f(n: int, share: float = 0.5, rows: list[dict[str, int]] | None = None) -> None: ...
+
+    assert f.parse({"n": 3.0, "share": 1.0, "rows": [{"a": -2.0}]}) == {"n": 3, "share": 1.0, "rows": [{"a": -2}]}
+    assert type(f.parse({"n": 3.0, "share": 2.0})["share"]) is float
+    for no in (3.5, "3", True, 1e400):
+        with pytest.raises(InvalidInput, match="do not fit"):
+            f.parse({"n": no})
+
+
 def test_numbers_in_texts_are_not_taken_for_numbers():
     @tool
     def f(n: int, kind: Literal["a", "b"] = "a") -> None: ...
