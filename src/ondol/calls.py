@@ -224,7 +224,7 @@ class Calls:
         """T4. The effect as it is now is kept at hand: the fold may still wait for the batch of a sibling."""
         drive, attempt, until = self.drive, effect.attempt + 1, to_micros(deadline)
         now = drive.now()
-        batch = await drive.write(transactions.started, drive.claim, now, effect.ordinal, attempt, until)
+        batch = await drive.write(transactions.started, drive.claim_now, now, effect.ordinal, attempt, until)
         first = effect.first_started or now
         begun = effect._replace(state="started", attempt=attempt, deadline=until, first_started=first, began=now)
         self._begun[effect.ordinal] = begun
@@ -459,7 +459,7 @@ class Calls:
 
     async def _write_end(self, done: Outcome, also: Sequence[events.Entry] = ()) -> journal.Batch:
         drive = self.drive
-        return await drive.write(transactions.outcome, drive.claim, self.row.user_id, drive.now(), done, also)
+        return await drive.write(transactions.outcome, drive.claim_now, self.row.user_id, drive.now(), done, also)
 
     async def _unknown(self, call: int, reason: str) -> None:
         """Nobody can tell: a person's word is needed. It is neither success nor failure."""

@@ -118,7 +118,7 @@ class Preparation:
         changed = drive.served.digest != drive.row.definition
         spent = compaction is not None and bool(compaction.asked or compaction.model)
         return await drive.write(
-            transactions.note_down, drive.claim, drive.now(), entries, message=None if note is None else note[:2],
+            transactions.note_down, drive.claim_now, drive.now(), entries, message=None if note is None else note[:2],
             definition=(drive.served.digest, drive.served.definition) if changed else None, steers=joining,
             unread=False, carried=(digest_of(frame.block), frame.block) if frame.block else None,
             used=journal.used_with(drive.state, compaction) if spent and compaction is not None else None,

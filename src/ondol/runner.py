@@ -66,7 +66,7 @@ from ondol.store import Store
 from ondol.streams import Streams
 from ondol.tools import Tool
 from ondol.toolsets import Toolset
-from ondol.transactions import Claimed, Ended, Tx
+from ondol.transactions import Claim, Claimed, Ended, Tx
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -170,6 +170,7 @@ class Drive:
         self._bounds = served.bounds  # with the model that was asked last
         self._group: asyncio.TaskGroup | None = None
         self.absorbing = False
+        self._writes = 0  # in flight
 
     # --- from outside -------------------------------------------------------------------------------------------
 
@@ -345,6 +346,12 @@ class Drive:
             return journal.without_context(state)
         return state
 
+    @property
+    def claim_now(self) -> Claim:
+        """The claim, with the sequence of the next entry where nothing else is being written."""
+        alone = not self._writes and not self.early
+        return self.claim._replace(next_seq=self.state.seq + 1) if alone else self.claim
+
     def write(self, tx: Callable[P, Tx[T]], *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         """Write until it is durable."""
         return self._until_durable(self.store.write, tx, *args, **kwargs)
@@ -364,6 +371,7 @@ class Drive:
         """
         first, doubt = True, None
         while True:
+            self._writes += 1
             try:
                 return await write(*args, **kwargs)
             except (StoreCorrupt, StoreTooNew):
@@ -381,6 +389,8 @@ class Drive:
                 if not first:
                     await clocks.sleep(self.clock, _STORE_RETRY)
                 first = False
+            finally:
+                self._writes -= 1
 
     def record(self, batch: journal.Batch | None) -> None:
         """Fold what was committed. Two calls may hear of it in either order; the fold keeps the journal's."""
@@ -593,7 +603,7 @@ class Drive:
         )
         used = journal.used_with(self.state, completed)
         batch = await self.write(
-            transactions.answer, self.claim, self.row.user_id, self.now(), completed, body, calls, used
+            transactions.answer, self.claim_now, self.row.user_id, self.now(), completed, body, calls, used
         )
         self.talk.keep(ordinal, body, message)
         for planned in calls:

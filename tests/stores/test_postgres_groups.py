@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import psycopg
 import pytest
 from kit import Conversation
 
-from ondol import Agent, Runtime
+from ondol import Agent, Context, Runtime, tool
 from ondol.errors import InvalidInput, StoreFault
+from ondol.events import EffectClass
 from ondol.queries import get_meta
+from ondol.store import Store
 from ondol.stores.postgres import PostgresStore
-from ondol.transactions import Final, Tx, set_meta
+from ondol.testing import call
+from ondol.transactions import Claim, Final, Foreseen, Tx, set_meta
+from ondol.transactions.pieces import hold
 
 MANY = 64
 
@@ -119,3 +124,60 @@ async def test_what_is_refused_with_its_commit_is_not_there_and_disturbs_nobody(
                 assert (await store.read(get_meta, f"{key} {value}") is None) == (value is None)
     finally:
         await store.close()
+
+
+@pytest.mark.parametrize("effect", ["read", "once"])
+async def test_each_transaction_of_a_step_is_one_round_trip(
+    new_database: Callable[[], str], effect: EffectClass
+) -> None:
+    @tool(effect=effect)
+    async def look() -> str:
+        return "there"
+
+    def script(calls: int) -> list[Any]:
+        return [*[call("look") for _ in range(calls)], "done"]
+
+    agent = Agent("looker", model=Conversation({"first": script(1), "one": script(1), "six": script(6)}), tools=[look])
+    async with Runtime(new_database(), agents=[agent]) as rt:
+        store = rt._store
+        assert isinstance(store, PostgresStore)
+        trips = []
+        for said in ("first", "one", "six"):  # (the first makes its session)
+            before = store.writers[0].trips
+            assert (await rt.run(agent, said, session="s", operation_id=said)).text == "done"
+            trips.append(store.writers[0].trips - before)
+        assert trips[2] - trips[1] == 5 * (2 if effect == "read" else 3)
+
+
+@pytest.mark.parametrize("others", [0, 3])
+async def test_what_is_foreseen_and_does_not_come_is_seen_as_it_is(
+    new_database: Callable[[], str], others: int
+) -> None:
+    """Alone and in a group: nothing becomes durable that stands on what was foreseen."""
+
+    def held(claim: Claim, foreseen: tuple[int, ...]) -> Tx[str]:
+        batch = [hold(claim, 0, 10**15)]
+        (rows,) = yield Foreseen(batch, [foreseen]) if foreseen else batch
+        yield Final([("meta.set", {"key": f"saw {rows}", "value": "there"})])
+        return f"saw {rows}"
+
+    stores: list[Store] = []
+
+    @tool(effect="read")
+    async def probe(ctx: Context[None]) -> str:
+        (store,), claim = stores, Claim("default", ctx.run_id, "s", 1, 0)
+        right = await store.write(held, claim, ())
+        for wrong in [(7, 0, 0), (1, 0, 1)]:
+            beside = [store.write(set_meta, f"{wrong} {n}", "there") for n in range(others)]
+            seen, *_ = await asyncio.gather(store.write(held, claim, wrong), *beside)
+            assert seen == right
+            assert await store.read(get_meta, f"saw {[wrong]}") is None
+            assert [await store.read(get_meta, f"{wrong} {n}") for n in range(others)] == ["there"] * others
+        return right
+
+    agent = Agent("prober", model=Conversation({"hi": [call("probe"), "done"]}), tools=[probe])
+    async with Runtime(new_database(), agents=[agent]) as rt:
+        stores.append(rt._store)
+        assert (await rt.run(agent, "hi", session="s", operation_id="1")).text == "done"
+        (effect,) = await rt.effects()
+        assert effect.state == "succeeded", effect.reason

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ondol.errors import InvalidInput
-from ondol.transactions import STATEMENTS, Statement
+from ondol.transactions import STATEMENTS, Foreseen, Statement
 from ondol.transactions.statements import read_statements
 
 #: The lock that a statement of a writing transaction takes first. Only what a transaction looks at before it decides
@@ -57,8 +57,32 @@ def _numbered(text: str) -> Text:
 
 OWN: Mapping[str, str] = read_statements(Path(__file__).with_name("postgres.sql"))
 
+_FORESEEN = "foreseen"
+
+#: The statements of batches that are ``Foreseen``: these fail unless the row that is foreseen is the one that comes.
+_CHECKED = {
+    f"{name} {_FORESEEN}": f"WITH it AS ({STATEMENTS[name]}) SELECT 1 / count(*) FROM it WHERE it::text = :{_FORESEEN}"
+    for name in (
+        "run.hold",
+        "run.hold_answered",
+        "run.hold_spent",
+        "run.hold_writing",
+        "effect.start",
+        "effect.outcome",
+    )
+}
+NOT_AS_FORESEEN = "22012"  # SQLSTATE of a division by zero
+
 #: Every statement, by name: the shared ones, and those that only PostgreSQL has.
-TEXTS: Mapping[str, Text] = {name: _numbered(text) for name, text in {**STATEMENTS, **OWN}.items()}
+TEXTS: Mapping[str, Text] = {name: _numbered(text) for name, text in {**STATEMENTS, **OWN, **_CHECKED}.items()}
+
+
+def checked(batch: Foreseen) -> list[Statement]:
+    """The statements of the batch, each of which fails unless it gives the row that is foreseen."""
+    return [
+        (f"{name} {_FORESEEN}", {**given, _FORESEEN: f"({','.join(map(str, row))})"})
+        for (name, given), row in zip(batch, batch.rows, strict=True)
+    ]
 
 
 def locks(batch: list[Statement], *, first: bool) -> list[Statement]:

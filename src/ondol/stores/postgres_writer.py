@@ -1,8 +1,9 @@
 """How does a group of transactions become durable in PostgreSQL, and what is known when the answer to COMMIT is lost?
 
 Transactions that wait together share one COMMIT, and those of different sessions share their round trips as well. Each
-locks the writer's own row first. When a connection is lost at COMMIT, that row is read on a new one: the lock says when
-the lost transaction has ended, the row says how. Nobody is told anything before that.
+locks the writer's own row first. What foresees the rows of its first statements is done in one round trip: the server
+refuses it where others come, and it is run again, step by step. When a connection is lost at COMMIT, that row is read
+on a new one: the lock says when the lost transaction has ended, the row says how. Nobody is told anything before that.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ondol.stores import postgres_statements
 from ondol.stores.jobs import Job
 from ondol.stores.postgres_place import AGAIN, LOCK_TIMEOUT, PAUSE, Connector
 from ondol.stores.postgres_wire import ConnectionLost, Refused, Wire
-from ondol.transactions import Changes, Claim, Final, NewRun, Row, Statement
+from ondol.transactions import Changes, Claim, Final, Foreseen, NewRun, Row, Statement
 
 log = logger("ondol.store")
 
@@ -36,8 +37,8 @@ Key: TypeAlias = tuple[str, str]
 class _Member:
     """One transaction of a group."""
 
-    def __init__(self, job: Job) -> None:
-        self.job = job
+    def __init__(self, job: Job, *, foresees: bool) -> None:
+        self.job, self.foresees = job, foresees
         job.value = job.error = None
         self.tx = job.make()
         self.batch: list[Statement] = []
@@ -59,6 +60,24 @@ class _Member:
         self.ended = True
         self.job.error = refusal
 
+    def send(self, wire: Wire) -> tuple[int, int]:
+        """Put its batch on its way; how many statements those are, and behind how many come those it waits for.
+
+        What is foreseen it does not wait for: the next batch goes with it.
+        """
+        before = 0
+        if self.foresees and isinstance(self.batch, Foreseen):
+            before = wire.send(postgres_statements.checked(self.batch))
+            self.changed = True
+            self.step([[row] for row in self.batch.rows])
+        try:
+            locks = [] if self.ended else self.locks()
+            sent = 0 if self.ended else wire.send([*locks, *self.batch])
+        except OndolError as refusal:  # a value that cannot be stored
+            self.refuse(refusal)
+            return before, before
+        return before + sent, before + len(locks)
+
     def locks(self) -> list[Statement]:
         needed = postgres_statements.locks(self.batch, first=not self.locked)
         self.locked = self.locked or bool(needed)
@@ -67,6 +86,14 @@ class _Member:
     @property
     def must_be_undone(self) -> bool:
         return self.job.error is not None and self.changed
+
+
+class _Surprise(Exception):
+    """The group is rolled back: what this one of it foresees is not what comes."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        super().__init__()
 
 
 class _Undo(Exception):
@@ -92,7 +119,7 @@ class Writer:
 
     def __init__(self, connector: Connector, *, grouping: bool) -> None:
         self.connector, self.place, self.grouping = connector, connector.place, grouping
-        self.transactions = self.commits = 0  # seen by tests and benchmarks
+        self.transactions = self.commits = self.trips = 0  # seen by tests and benchmarks
         self.ids: set[str] = set()  # that its connections had
         self._id = ""
         self._n = 0
@@ -120,12 +147,15 @@ class Writer:
     def write(self, jobs: list[Job]) -> list[Job]:
         """Run them all, each with its result or error at the end; returns those that must be run by one alone."""
         alone: list[Job] = []
+        surprised: list[Job] = []
         losses = tries = 0
         while jobs:
             tries += 1
             try:
-                self._write_together(jobs)
+                self._write_together(jobs, surprised)
                 break
+            except _Surprise as surprise:
+                surprised.append(surprise.job)
             except _Undo as undo:
                 if not self.grouping:
                     if undo.why is None or undo.why.sqlstate not in AGAIN or tries >= _AGAIN:
@@ -154,13 +184,13 @@ class Writer:
             job.error = job.error or error  # a refusal of its own stays
         return []
 
-    def _write_together(self, jobs: list[Job]) -> None:
+    def _write_together(self, jobs: list[Job], surprised: list[Job]) -> None:
         wire = self.connect()
         self._n += 1
         wire.control(_BEGIN)
         wire.send([("writer.mark", {"writer": self._id, "n": self._n})])
         self._behind = 2
-        members = [_Member(job) for job in jobs]
+        members = [_Member(job, foresees=job not in surprised) for job in jobs]
         *before, last = _in_turn(members)
         try:
             for together in before:
@@ -168,11 +198,12 @@ class Writer:
             if not self._run(wire, last, members, is_last=True):
                 if undone := [m for m in members if m.must_be_undone]:
                     raise _Undo(undone)
+                self.trips += 1
                 if not any(m.changed for m in members):
                     self._roll_back(wire)
                     return
                 self._commit(wire, members, 0)
-        except _Undo:
+        except (_Undo, _Surprise):
             self._roll_back(wire)
             raise
         self.commits += 1
@@ -184,28 +215,26 @@ class Writer:
         for member in members:
             member.step(None)
         while going := [m for m in members if not m.ended]:
-            sent: list[tuple[_Member, int, int]] = []
-            for member in going:
-                locks = member.locks()
-                try:
-                    sent.append((member, len(locks), wire.send([*locks, *member.batch])))
-                except OndolError as refusal:  # a value that cannot be stored
-                    member.refuse(refusal)
-            commits = is_last and all(isinstance(m.batch, Final) for m, _, _ in sent)
+            sent = [(member, *member.send(wire)) for member in going]
+            commits = is_last and all(isinstance(m.batch, Final) for m in going if not m.ended)
             commits = commits and not any(m.must_be_undone for m in group)
             place, self._behind = self._behind, 0
+            self.trips += 1
             try:
-                rows = self._commit(wire, group, place + sum(n for *_, n in sent)) if commits else wire.receive()
+                rows = self._commit(wire, group, place + sum(n for _, n, _ in sent)) if commits else wire.receive()
             except Refused as refused:
-                for member, _, n in sent:
+                for member, n, _ in sent:
                     place += n
                     if refused.place < place:
+                        if refused.sqlstate == postgres_statements.NOT_AS_FORESEEN and member.foresees:
+                            raise _Surprise(member.job) from None
                         raise _Undo([member], refused) from None
                 raise _Undo(going, refused) from None
-            for member, locks_sent, n in sent:
-                own = slice(place + locks_sent, place + n)
+            for member, n, behind in sent:
+                own = slice(place + behind, place + n)
                 member.changed = member.changed or any(wire.changed[own])
-                member.step(rows[own])
+                if not member.ended:
+                    member.step(rows[own])
                 place += n
             if commits:
                 return True

@@ -94,7 +94,7 @@ from ondol.transactions.sessions import (
     write_session,
 )
 from ondol.transactions.signals import CLOCK, CONFIRMED, DECISIONS, Absorbed, Decision, absorb
-from ondol.transactions.statements import STATEMENTS, Final, Row, Statement, Tx, with_conditions
+from ondol.transactions.statements import STATEMENTS, Final, Foreseen, Row, Statement, Tx, with_conditions
 from ondol.transactions.tokens import keep_token, revoke_token
 
 __all__ = [
@@ -120,6 +120,7 @@ __all__ = [
     "End",
     "Ended",
     "Final",
+    "Foreseen",
     "Given",
     "IfBusy",
     "NewFact",

@@ -17,6 +17,7 @@ from ondol.transactions.pieces import (
     append_entries,
     ask_row,
     checked_body,
+    foresee,
     held_seq,
     hold,
     message_row,
@@ -133,7 +134,8 @@ def note_down(
     if used is not None:
         holding = hold(claim, len(entries), at, "run.hold_spent", **_spent(used))
     of_steer = {"tenant": claim.tenant, "host": claim.run, "at": at}
-    held, *joined = yield [holding, *(("run.join", of_steer | {"run": s.run}) for s, _ in steers)]
+    joining = [("run.join", of_steer | {"run": s.run}) for s, _ in steers]
+    held, *joined = yield [holding, *joining] if joining else foresee(claim, [holding])
     seq = held_seq(held, claim, cancel=not steers, unread=unread)  # nothing joins what was asked to stop
     append, batch = append_entries(claim.tenant, claim.run, claim.fence, seq, at, entries)
     writes = [append]
@@ -221,7 +223,7 @@ def answer(
         entries += planned
         writes += rows
     entries.extend(also)
-    (held,) = yield [hold(claim, len(entries), at, "run.hold_answered", **_spent(used))]
+    (held,) = yield foresee(claim, [hold(claim, len(entries), at, "run.hold_answered", **_spent(used))])
     seq = held_seq(held, claim, cancel=False)
     append, batch = append_entries(claim.tenant, claim.run, claim.fence, seq, at, entries)
     yield Final([append, *writes])
@@ -349,7 +351,7 @@ def started(claim: Claim, at: int, call: int, attempt: int, deadline: int, presu
     """T4: its own commit right before dispatch. Refused while a cancel or any signal is there."""
     key = {"tenant": claim.tenant, "run": claim.run}
     effect = key | {"ordinal": call, "attempt": attempt, "deadline": deadline, "at": at}
-    held, marked = yield [hold(claim, 1, at, "run.hold_writing"), ("effect.start", effect)]
+    held, marked = yield foresee(claim, [hold(claim, 1, at, "run.hold_writing"), ("effect.start", effect)], (call,))
     seq = held_seq(held, claim, cancel=False, unread=False)
     if not marked:
         raise ClaimLost(f"call {call} of run {claim.run} is not waiting for attempt {attempt}")
@@ -387,16 +389,15 @@ def outcome(claim: Claim, user_id: str, at: int, done: Outcome, also: Sequence[e
         else "failed" if isinstance(entry, events.EffectFailed) else "unknown"
     )  # fmt: skip
     entries = [entry, *also]
-    held, marked = yield [
-        hold(claim, len(entries), at),
-        ("effect.outcome", {
-            "tenant": claim.tenant, "run": claim.run, "ordinal": entry.call, "state": state, "at": at,
-            "attempt": done.attempt, "reason": done.reason or None, "unstarted": int(done.unstarted),
-            "warning": entry.warning or None if isinstance(entry, events.EffectSucceeded) else None,
-            **_kept(done.blob),
-            "seen": int(isinstance(entry, events.EffectUnknown) and entry.seen),
-        }),
-    ]  # fmt: skip
+    ended = {
+        "tenant": claim.tenant, "run": claim.run, "ordinal": entry.call, "state": state, "at": at,
+        "attempt": done.attempt, "reason": done.reason or None, "unstarted": int(done.unstarted),
+        "warning": entry.warning or None if isinstance(entry, events.EffectSucceeded) else None,
+        **_kept(done.blob),
+        "seen": int(isinstance(entry, events.EffectUnknown) and entry.seen),
+    }  # fmt: skip
+    holding = hold(claim, len(entries), at)
+    held, marked = yield foresee(claim, [holding, ("effect.outcome", ended)], (entry.call,))
     seq = held_seq(held, claim, unread=not also)
     if not marked:
         raise ClaimLost(f"call {entry.call} of run {claim.run} is not at attempt {done.attempt} any more")

@@ -8,11 +8,14 @@ from typing import Any, NamedTuple
 from ondol import events, journal, messages, values
 from ondol.errors import CancelRequested, ClaimLost, EndCode, NotFound, RevisionConflict, SignalsUnread
 from ondol.records import AskRow, RunRow, SessionRow
-from ondol.transactions.statements import Row, Statement, Tx, with_conditions
+from ondol.transactions.statements import Foreseen, Row, Statement, Tx, with_conditions
 
 
 class Claim(NamedTuple):
-    """The right to drive a run. ``head`` is the session's revision, ``deaths`` the run's, at the claim."""
+    """The right to drive a run. ``head`` is the session's revision, ``deaths`` the run's, at the claim.
+
+    ``next_seq`` is there where the holder knows that nobody else writes now: the sequence of its next entry.
+    """
 
     tenant: str
     run: str
@@ -20,11 +23,17 @@ class Claim(NamedTuple):
     fence: int
     head: int
     deaths: int = 0
+    next_seq: int | None = None
 
 
 def hold(claim: Claim, n: int, at: int, name: str = "run.hold", **more: Any) -> Statement:
     """Every transaction of the holder starts with it: it must touch exactly one run. ``n`` entries will follow."""
     return name, {"tenant": claim.tenant, "run": claim.run, "fence": claim.fence, "n": n, "at": at, **more}
+
+
+def foresee(claim: Claim, batch: list[Statement], *rows: Row) -> list[Statement]:
+    """A batch that begins with ``hold``, with what it gives while nobody left a signal; ``rows`` are of the rest."""
+    return batch if claim.next_seq is None else Foreseen(batch, [(claim.next_seq, 0, 0), *rows])
 
 
 def held_seq(rows: list[Row], claim: Claim, *, cancel: bool = True, unread: bool = True) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -18,6 +18,18 @@ Tx: TypeAlias = Generator[list[Statement], list[list[Row]], T]
 
 class Final(list[Statement]):
     """The last batch of a transaction, which ends well whatever the rows of these say: a store may commit with it."""
+
+
+class Foreseen(list[Statement]):
+    """A batch of which it is known what it gives, unless something came between: one row of numbers a statement.
+
+    A store may give a transaction the rows that are foreseen, and go on. Nothing may become durable then unless they
+    are those that come; where they are not, the transaction is run again with those that do.
+    """
+
+    def __init__(self, batch: Iterable[Statement], rows: Sequence[Row]) -> None:
+        super().__init__(batch)
+        self.rows = rows
 
 
 def read_statements(file: Path) -> dict[str, str]:
