@@ -338,6 +338,12 @@ async def test_everybody_can_read_and_use_every_page_light_dark_and_narrow(site:
             await page.evaluate("for (const d of document.querySelectorAll('main details')) d.open = true")
             wide = await page.evaluate("document.documentElement.scrollWidth")
             assert wide <= width, (name, width, wide)
+            hidden = await page.evaluate("""[...document.querySelectorAll('.side nav a')]
+                .filter(a => a.getBoundingClientRect().right > innerWidth).map(a => a.textContent)""")
+            assert hidden == [], name
+            unsaid = await page.evaluate("""[...document.querySelectorAll('.rows:not(.raw) td.num:not(:empty)')]
+                .filter(td => !td.closest('table').tHead.offsetHeight && !td.dataset.is).map(td => td.textContent)""")
+            assert unsaid == [], f"{name}: without the head of its table a number says what it counts"
             dark = await page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
             assert (dark == "rgb(23, 21, 19)") == (colours == "dark"), (name, dark)
             if colours == "light":

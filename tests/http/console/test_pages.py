@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import html
 import re
+import shlex
 import time
 from collections.abc import AsyncIterator
 from contextlib import closing
@@ -12,7 +15,8 @@ from pathlib import Path
 import apsw
 import httpx
 import pytest
-from house import House, house, visitor
+from cli.command import ondol
+from house import House, Page, house, visitor
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -80,16 +84,35 @@ async def test_every_page_can_be_found_ones_way_about(at_home: House) -> None:
                 assert named or inside, (name, field)
 
 
-@pytest.mark.parametrize(
-    ("address", "command"),
-    [("/", "ondol --db … run APP:AGENT"), ("/runs", "ondol --db … run APP:AGENT"),
-     ("/sessions", "ondol --db … run APP:AGENT Hello --session kim"), ("/asks", "ondol demo approval"),
-     ("/effects", "ondol demo refund"), ("/usage", "ondol --db … run APP:AGENT Hello")],
-)  # fmt: skip
-async def test_an_empty_page_says_the_command_that_fills_it(at_home: House, address: str, command: str) -> None:
-    page = await at_home.page(address)
-    path = getattr(at_home.rt._store, "path", None)  # a store that is no file is named by a variable
-    assert command.replace("…", f"sqlite:///{path}" if path else '"$ONDOL_DB"') in page.text.replace("'", "")
+ANY_APP = """
+from ondol import Agent, Memory, tool
+
+@tool(approve=True)
+def pay(to: str) -> str:
+    return f"paid {to}"
+
+agent = Agent("pays", model="script:demo", tools=[pay])
+remembers = Agent("remembers", model="script:demo", memory=Memory())
+"""
+
+
+@pytest.mark.parametrize("address", ["/", "/runs", "/sessions", "/asks", "/effects", "/usage", "/memory"])
+async def test_an_empty_page_says_the_command_that_fills_it(db: str, tmp_path: Path, address: str) -> None:
+    async with house(db) as h:
+        (said,) = commands_of_empty(await h.page(address))
+    (tmp_path / "app.py").write_text(ANY_APP)
+    app = "app.py:remembers" if address == "/memory" else "app.py:agent"
+    program, *words = [w.replace("APP:AGENT", app).replace("$ONDOL_DB", db) for w in shlex.split(said)]
+    assert (program, words[:2]) == ("ondol", ["--db", db])  # a store that is no file is named by a variable
+    done = await asyncio.to_thread(ondol, *words, cwd=tmp_path)
+    assert done.code in (0, 6), done.err
+    async with house(db) as h:
+        assert commands_of_empty(await h.page(address)) == []
+
+
+def commands_of_empty(page: Page) -> list[str]:
+    found = re.findall(r'<div class="empty">(?:(?!</div>).)*?<code class="twin"[^>]*>(.*?)</code>', page.html, re.S)
+    return [html.unescape(command) for command in found]
 
 
 async def test_home_says_what_needs_a_person(at_home: House) -> None:
