@@ -105,3 +105,8 @@ async def test_a_standby_that_is_not_promoted_yet_is_waited_for() -> None:
             assert (await reading).status == "completed"
     finally:
         server.remove()
+
+
+@pytest.mark.long
+async def test_what_the_standby_never_heard_of_is_noticed(place: Place) -> None:
+    await FAMILY.notices(place)
