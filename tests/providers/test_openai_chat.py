@@ -405,6 +405,33 @@ async def test_tools_are_shown_as_they_are_written(
     assert body["tool_choice"] == "auto"
 
 
+LOOK, MAIL = '{"q": "a"}', '{"to": "kim"}'
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [[call(0, "c1", "look", LOOK)], [call(0, "c2", "mail", MAIL)]],
+        [[call(0, "c1", "look", LOOK), call(0, "c2", "mail", MAIL)]],
+        [[call(0, "c1", "look", '{"q"')], [call(0, None, None, ': "a"}')], [call(0, "c2", "mail", MAIL)]],
+        [[call(0, "c1", "look", '{"q"')], [call(0, "c1", "look", ': "a"}')], [call(1, "c2", "mail", MAIL)]],
+        [[call(0, "c1", "look", "")], [call(1, "c2", "mail", MAIL)], [call(0, "c1", "look", LOOK)]],
+        [[call(0, "c1", "look", LOOK)], [call(0, "", "", "")], [call(1, "c2", "mail", MAIL)]],
+        [[call(7, "c1", "look", LOOK)], [call(3, "c2", "mail", MAIL)]],
+        [[call(0, None, "look", LOOK)], [call(0, None, "mail", MAIL)]],
+    ],
+)
+async def test_each_call_is_one_however_a_server_numbers_its_pieces(
+    server: LoopbackServer, model: PydanticAIModel, pieces: list[list[dict[str, Any]]]
+) -> None:
+    server.will(streams(*(calling(*p) for p in pieces), finish="tool_calls"))
+    *_, answer = await outputs(model)
+    assert isinstance(answer, Answer)
+    assert [(p.name, p.arguments) for p in answer.parts if isinstance(p, ToolCall)] == [
+        ("look", {"q": "a"}), ("mail", {"to": "kim"}),
+    ]  # fmt: skip
+
+
 # How it fails
 
 #: As servers with the same API word it.

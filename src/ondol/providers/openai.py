@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+from ondol.messages import parse_arguments
 from ondol.providers.access import NO_KEY, Access, need, read
 from ondol.providers.pydantic_ai import CONNECT_SECONDS, SILENCE_SECONDS, Opened, PydanticAIModel
 
@@ -21,6 +24,43 @@ _RESPONSES_TAKES = _IMAGES | {
 }
 
 
+@dataclass(slots=True)
+class _Call:
+    number: int
+    id: str
+    name: str
+    arguments: str = ""
+
+
+class _Pieces:
+    """Which call a piece of a stream belongs to. The number that it has should say so; some servers give all calls the
+    same one, and some say the name of a call with each of its pieces."""
+
+    def __init__(self) -> None:
+        self._calls: dict[int, _Call] = {}  # the latest one with each number that a server gave
+        self._numbers = itertools.count()
+
+    def put_right(self, piece: Any) -> None:
+        """``piece`` is a ``ChoiceDeltaToolCall``."""
+        if piece.index is None or piece.function is None:
+            return
+        id, name = piece.id or "", piece.function.name or ""
+        call = self._calls.get(piece.index)
+        if call is None or self._begins(call, id, name):
+            call = self._calls[piece.index] = _Call(next(self._numbers), id, name)
+        elif name == call.name:
+            piece.function.name = None
+        call.id = call.id or id
+        call.arguments += piece.function.arguments or ""
+        piece.index = call.number
+
+    @staticmethod
+    def _begins(call: _Call, id: str, name: str) -> bool:
+        if id and call.id:
+            return id != call.id
+        return bool(name) and isinstance(parse_arguments(call.arguments), dict)
+
+
 def openai_chat(model_name: str, *, timeout: float = SILENCE_SECONDS, stream: bool = True) -> PydanticAIModel:
     """A model behind OpenAI's chat completions API, or behind a server that speaks it.
 
@@ -35,8 +75,22 @@ def openai_chat(model_name: str, *, timeout: float = SILENCE_SECONDS, stream: bo
     need("pydantic_ai.models.openai", "pydantic_ai.providers.openai")
 
     def connect() -> Opened:
-        from pydantic_ai.models.openai import OpenAIChatModel, OpenAIChatModelSettings
+        from pydantic_ai.models.openai import OpenAIChatModel, OpenAIChatModelSettings, OpenAIStreamedResponse
         from pydantic_ai.providers.openai import OpenAIProvider
+
+        class EachCall(OpenAIStreamedResponse):
+            _pieces: _Pieces | None = None
+
+            def _map_tool_call_delta(self, choice: Any) -> Any:
+                self._pieces = self._pieces or _Pieces()
+                for piece in choice.delta.tool_calls or ():
+                    self._pieces.put_right(piece)
+                return super()._map_tool_call_delta(choice)
+
+        class Chat(OpenAIChatModel):
+            @property
+            def _streamed_response_cls(self) -> type[OpenAIStreamedResponse]:
+                return EachCall
 
         # By default usage is summed over all chunks, which counts double where a server reports a running total with
         # each. This setting takes the last one. It would also ask for running totals, which OpenAI refuses: so say
@@ -48,7 +102,7 @@ def openai_chat(model_name: str, *, timeout: float = SILENCE_SECONDS, stream: bo
             )
         client = _client(access, timeout)
         provider = OpenAIProvider(openai_client=client)
-        return OpenAIChatModel(model_name, provider=provider, settings=settings), client.close
+        return Chat(model_name, provider=provider, settings=settings), client.close
 
     return PydanticAIModel(
         f"openai:{model_name}", connect, origin={"name": "openai", "host": access.host}, takes=_CHAT_TAKES,
