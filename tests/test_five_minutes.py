@@ -10,7 +10,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -51,16 +50,14 @@ def in_a_browser(section: str, folder: Path, programs: Path, images: Path | None
     told = re.sub(r"^```.*?^```", "", section, flags=re.M | re.S)
     said, start, approve, where, happened = re.findall(r"`([^`\n]+)`", told)
     before = {file: (folder / file).read_text().count("\n") for file in ("payments.txt", where)}
-    with sync_playwright() as p, socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-        free.close()
+    with sync_playwright() as p:
         browser = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         context = browser.new_context(viewport={"width": 1280, "height": 800})
         context.set_default_timeout(PATIENCE)
         wrong: list[str] = []
         context.on("weberror", lambda e: wrong.append(str(e.error)))
         page = context.new_page()
-        with served(with_crash, folder, programs, port) as (server, address):
+        with served(with_crash, folder, programs) as (server, address):
             context.on("request", lambda r: r.url.startswith(address) or wrong.append(f"asked {r.url}"))
             page.goto(address)
             page.fill("textarea[name=text]", said)
@@ -73,7 +70,7 @@ def in_a_browser(section: str, folder: Path, programs: Path, images: Path | None
             assert server.wait(60) == -signal.SIGKILL
             shows(tab, "the server is away", "#link")
         assert (folder / "payments.txt").read_text().count("\n") == before["payments.txt"] + 1
-        with served(again, folder, programs, port):
+        with served(again, folder, programs, address.rpartition(":")[2]):
             shows(tab, "The process ended here", ".k-gap")  # nobody loads it
             shows(tab, "kim@example.com", ".card.ask .args")
             shows(tab, "unknown", ".k-tool.s-unknown")
@@ -102,9 +99,9 @@ def shows(page: Page, words: str, where: str) -> None:
 
 
 @contextlib.contextmanager
-def served(line: Typed, folder: Path, programs: Path, port: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def served(line: Typed, folder: Path, programs: Path, port: str = "0") -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A command that goes on until it is stopped, as it stands there, and the address that it prints."""
-    env = environment(programs) | {"ONDOL_PORT": str(port)}  # the one of the page may be taken on this machine
+    env = environment(programs) | {"ONDOL_PORT": port}  # the one of the page may be taken on this machine
     command = ["bash", "-c", f"exec 2>&1; {line.command}"]
     with subprocess.Popen(
         command, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,

@@ -327,34 +327,37 @@ async def addresses(site: Site) -> dict[str, str]:
     }  # fmt: skip
 
 
-async def test_everybody_can_read_and_use_every_page_light_dark_and_narrow(site: Site) -> None:
+@pytest.mark.long
+@pytest.mark.parametrize(("colours", "width"), [("light", 1280), ("dark", 375)])
+async def test_everybody_can_read_and_use_every_page_light_dark_and_narrow(
+    site: Site, colours: Any, width: int
+) -> None:
     pages = await addresses(site)
-    for colours, width in (("light", 1280), ("dark", 375)):
-        size: Any = {"width": width, "height": 800}
-        person = await visit(site, color_scheme=colours, viewport=size)
-        page = await person.open("/")
-        for name, address in pages.items():
-            await page.goto(person.url + address)
-            await page.evaluate("for (const d of document.querySelectorAll('main details')) d.open = true")
-            wide = await page.evaluate("document.documentElement.scrollWidth")
-            assert wide <= width, (name, width, wide)
-            hidden = await page.evaluate("""[...document.querySelectorAll('.side nav a')]
-                .filter(a => a.getBoundingClientRect().right > innerWidth).map(a => a.textContent)""")
-            assert hidden == [], name
-            unsaid = await page.evaluate("""[...document.querySelectorAll('.rows:not(.raw) td.num:not(:empty)')]
-                .filter(td => !td.closest('table').tHead.offsetHeight && !td.dataset.is).map(td => td.textContent)""")
-            assert unsaid == [], f"{name}: without the head of its table a number says what it counts"
-            dark = await page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
-            assert (dark == "rgb(23, 21, 19)") == (colours == "dark"), (name, dark)
-            if colours == "light":
-                found = await Axe().run(page, options={"resultTypes": ["violations"]})
-                assert found.violations_count == 0, (name, found.generate_report())
-            elif name in MOST_COLOURS:
-                found = await Axe().run(page, options=COLOURS)
-                assert found.violations_count == 0, (name, found.generate_report())
-            await snap(site, page, f"{name}-{colours}" if width > 400 else f"{name}-narrow", full=False)
-        await person.context.close()
-        assert person.wrong == []
+    size: Any = {"width": width, "height": 800}
+    person = await visit(site, color_scheme=colours, viewport=size)
+    page = await person.open("/")
+    for name, address in pages.items():
+        await page.goto(person.url + address)
+        await page.evaluate("for (const d of document.querySelectorAll('main details')) d.open = true")
+        wide = await page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= width, (name, width, wide)
+        hidden = await page.evaluate("""[...document.querySelectorAll('.side nav a')]
+            .filter(a => a.getBoundingClientRect().right > innerWidth).map(a => a.textContent)""")
+        assert hidden == [], name
+        unsaid = await page.evaluate("""[...document.querySelectorAll('.rows:not(.raw) td.num:not(:empty)')]
+            .filter(td => !td.closest('table').tHead.offsetHeight && !td.dataset.is).map(td => td.textContent)""")
+        assert unsaid == [], f"{name}: without the head of its table a number says what it counts"
+        dark = await page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+        assert (dark == "rgb(23, 21, 19)") == (colours == "dark"), (name, dark)
+        if colours == "light":
+            found = await Axe().run(page, options={"resultTypes": ["violations"]})
+            assert found.violations_count == 0, (name, found.generate_report())
+        elif name in MOST_COLOURS:
+            found = await Axe().run(page, options=COLOURS)
+            assert found.violations_count == 0, (name, found.generate_report())
+        await snap(site, page, f"{name}-{colours}" if width > 400 else f"{name}-narrow", full=False)
+    await person.context.close()
+    assert person.wrong == []
 
 
 async def test_everything_but_growing_works_without_javascript(site: Site) -> None:
