@@ -33,7 +33,7 @@ from ondol.stores.postgres_wire import Wire
 from ondol.testing import FaultPlan, FaultyStore, ManualClock
 from ondol.transactions import Row, statements
 
-HANGS = 30  # seconds, after which a child ends: whoever waits for it is told
+HANGS = 60  # seconds, after which a child ends: whoever waits for it is told
 
 
 class KillingDisk(apsw.VFS):
