@@ -349,8 +349,10 @@ class Drive:
     @property
     def claim_now(self) -> Claim:
         """The claim, with the sequence of the next entry where nothing else is being written."""
-        alone = not self._writes and not self.early
-        return self.claim._replace(next_seq=self.state.seq + 1) if alone else self.claim
+        if self._writes or self.early:
+            return self.claim
+        tenant, run, session, fence, head, deaths, _ = self.claim
+        return Claim(tenant, run, session, fence, head, deaths, self.state.seq + 1)
 
     def write(self, tx: Callable[P, Tx[T]], *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         """Write until it is durable."""
