@@ -97,5 +97,11 @@ async def token_of(rt: Runtime, secret: str) -> Token | None:
     return token if token is not None and token.counts(rt.clock.now()) else None
 
 
+async def counts(rt: Runtime, token: str, *, tenant: str = DEFAULT_TENANT) -> bool:
+    """Does the token with this id count now?"""
+    now = rt.clock.now()
+    return any(known.id == token and known.counts(now) for known in await tokens(rt, tenant=tenant))
+
+
 def _digest(secret: str) -> str:
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from door import Door, door, run
-from kit import Conversation
+from kit import Conversation, waits
 
 from ondol import Agent, Runtime, access, queries, tool
 from ondol.access import Scope
@@ -70,6 +70,33 @@ async def test_a_token_counts_until_it_expires(db: str) -> None:
         assert (await http.client.get("/v1/runs", headers=headers)).status_code == 200
         clock.advance(hours=1)
         assert (await http.client.get("/v1/runs", headers=headers)).status_code == 401
+
+
+@pytest.mark.parametrize("path", ["sessions/s/events", "runs/{}/events?through_asks=true"])
+@pytest.mark.parametrize("how", ["revoked", "expired"])
+async def test_a_stream_ends_when_its_token_does(db: str, path: str, how: str) -> None:
+    clock, model = ManualClock("2026-01-01T00:00:00Z"), Conversation({"pay": [[call("pay", amount=30)], "done"]})
+    async with (
+        Runtime(db, agents=[Agent("payer", model=model, tools=[pay])], clock=clock) as rt,
+        door(rt, Admission(needs_token=True), heartbeat=0.05) as http,
+    ):
+        made, secret = await access.create_token(rt, "test", ["read"], expires=timedelta(hours=1))
+        waiting = await rt.start("payer", "pay", session="s")
+        await waits(waiting)
+        headers = {"authorization": f"Bearer {secret}"}
+        async with http.client.stream("GET", f"/v1/{path.format(waiting.id)}", headers=headers) as response:
+            assert response.status_code == 200
+            lines = response.aiter_lines()
+            async for line in lines:
+                if line == ": .":  # all was told, and it goes on
+                    break
+            if how == "revoked":
+                await access.revoke_token(rt, made.id)
+            else:
+                clock.advance(hours=1)
+            assert ": unauthenticated: the token was revoked, or has expired" in "\n".join(
+                [line async for line in lines]
+            )
 
 
 BODIES = {"runs": {"agent": "hello", "input": "hi"}, "fork": {"at_step": 1}, "decision": {"decision": "deny"},

@@ -22,6 +22,7 @@ from ondol.bodies import (
 from ondol.errors import InvalidInput
 from ondol.handles import Run
 from ondol.http import replies
+from ondol.http.callers import Caller
 from ondol.http.drain import Drain
 from ondol.http.replies import Json
 from ondol.http.requests import (
@@ -120,7 +121,7 @@ def routes(service: Service, drain: Drain) -> APIRouter:
             trigger=asked.trigger,
         )  # fmt: skip
         if wants_events(request):
-            return await follow(run, asked.on_disconnect, said.respond_async)
+            return await follow(caller, run, asked.on_disconnect, said.respond_async)
         service.attached(run, said.wait)
         if said.wait and not said.respond_async:
             answering = await service.wait(run, said.wait)
@@ -131,10 +132,14 @@ def routes(service: Service, drain: Drain) -> APIRouter:
             return replies.of_run(run)  # as it was accepted, however far it has come meanwhile
         return replies.outcome(await service.answering(run), replayed=run.replayed)
 
-    async def follow(run: Run, on_disconnect: OnDisconnect | None, respond_async: bool) -> Response:
+    async def follow(caller: Caller, run: Run, on_disconnect: OnDisconnect | None, respond_async: bool) -> Response:
         owns = run.created and on_disconnect != "continue" and not respond_async
         return replies.stream(
-            run, service.watch(run), drain, on_disconnect="cancel" if owns else "continue", replayed=run.replayed
+            run,
+            service.watch(caller, run),
+            drain,
+            on_disconnect="cancel" if owns else "continue",
+            replayed=run.replayed,
         )
 
     @router.post("/runs", responses=_STARTED, openapi_extra=_START_BODY, status_code=202)

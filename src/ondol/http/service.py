@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import date
 from typing import Any, TypeVar
 
-from ondol import ids, values, watching
+from ondol import access, ids, values, watching
 from ondol.agent import Agent
 from ondol.attaching import File
 from ondol.compacting import Compaction
@@ -25,6 +26,7 @@ from ondol.errors import (
     NotFound,
     PreconditionFailed,
     PreconditionRequired,
+    Unauthenticated,
 )
 from ondol.events import Event
 from ondol.handles import AT_REST, ENDED, Ask, Effect, Run, Session, SessionMessage
@@ -135,16 +137,30 @@ class Service:
         at_rest = ENDED if through_asks else AT_REST
         if found.status in at_rest and after == f"{run}/{last}":
             return None
-        return self.rt._watch(found.tenant, run, after, at_rest, self.heartbeat)
+        return self._while_let_in(caller, self.rt._watch(found.tenant, run, after, at_rest, self.heartbeat))
 
     async def recorded(self, caller: Caller, run: str) -> list[Event]:
         """The events that are stored now."""
         found = await self.run(caller, run)
         return await watching.recorded(self.rt._read, found.tenant, run)
 
-    def watch(self, run: Run) -> AsyncIterator[Event | None]:
+    def watch(self, caller: Caller, run: Run) -> AsyncIterator[Event | None]:
         """As ``events``, of a run that was just started or found, from its first event."""
-        return self.rt._watch(run.tenant, run.id, None, AT_REST, self.heartbeat)
+        return self._while_let_in(caller, self.rt._watch(run.tenant, run.id, None, AT_REST, self.heartbeat))
+
+    async def _while_let_in(self, caller: Caller, events: AsyncIterator[T]) -> AsyncIterator[T]:
+        """The events, for as long as the caller's token counts: that is looked at once a heartbeat.
+
+        Raises Unauthenticated.
+        """
+        looked = time.monotonic()
+        async with contextlib.aclosing(events):  # type: ignore[type-var]
+            async for event in events:
+                if caller.token is not None and (now := time.monotonic()) - looked >= self.heartbeat:
+                    looked = now
+                    if not await access.counts(self.rt, caller.token, tenant=caller.tenant):
+                        raise Unauthenticated("the token was revoked, or has expired: 'ondol tokens' lists them")
+                yield event
 
     async def wait(self, run: Run, seconds: float) -> Run:
         """The run that answers for this one, as it is when it comes to rest or after so many seconds."""
@@ -277,7 +293,7 @@ class Service:
         """What happened and happens in all runs of a session. Raises NotFound, WrongCursor, CursorExpired at once."""
         found = await self.session(caller, session)
         place = await watching.session_place(self.rt._read, found.tenant, found.id, after)
-        return self.rt._watch_session(found.tenant, found.id, place, self.heartbeat)
+        return self._while_let_in(caller, self.rt._watch_session(found.tenant, found.id, place, self.heartbeat))
 
     async def compact_session(
         self, caller: Caller, session: str, *, keep: int = 3, preview: bool = False, model_free: bool = False,
