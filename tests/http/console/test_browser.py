@@ -25,8 +25,9 @@ from providers.loopback import Exchange, LoopbackServer
 from providers.openai_server import send_chunk, stalls
 from test_hostile import HOSTILE
 
-from ondol import Agent, Answer, Delta, Runtime, Text, tool
+from ondol import Agent, Answer, Delta, Runtime, Text, access, tool
 from ondol.handles import Run
+from ondol.http.guard import Admission
 from ondol.testing import ScriptedModel, call, error
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -306,6 +307,33 @@ async def test_the_inbox_and_home_fill_and_empty_by_themselves(site: Site, perso
     await inbox.bring_to_front()
     await expect(inbox.locator(f"#ask-{ask.id}")).to_have_count(0, timeout=PATIENCE)
     assert (await run.result()).text == "bye"
+
+
+# --- a token that ends -----------------------------------------------------------------------------------------
+
+
+async def test_an_open_page_says_that_its_token_does_not_count_any_more(site: Site, db: str) -> None:
+    agents = [Agent("support", model=Conversation(SCRIPTS), tools=TOOLS)]
+    async with Runtime(db, agents=agents) as rt, door(rt, Admission(needs_token=True), heartbeat=0.2) as guarded:
+        token, secret = await access.create_token(rt, "kim", ["admin"])
+        run = await rt.start("support", "pay")
+        await waits(run)
+        person = Visit(await site.browser.new_context(), guarded.url)
+        page = await person.open("/sign-in")
+        await page.fill("input[type=password]", secret)
+        await page.keyboard.press("Enter")
+        await page.wait_for_url(guarded.url + "/")
+        await page.goto(f"{guarded.url}/runs/{run.id}")
+        await shows(page, "live", "#link")
+        asks = await person.open("/asks")  # which asks again every few seconds
+        await access.revoke_token(rt, token.id)
+        await shows(asks, "signed out: load the page again", "#link")
+        await page.bring_to_front()
+        await shows(page, "signed out: load the page again", "#link")
+        await page.reload()
+        await expect(page.locator("input[type=password]")).to_be_visible()
+        await person.context.close()
+    assert [w for w in person.wrong if "401" not in w] == []
 
 
 # --- for everybody ----------------------------------------------------------------------------------------------

@@ -17,6 +17,12 @@ const BEGUN_ANEW = ["model.started", "step.failed", "run.resumed"]; // what was 
 
 let asking = false, again = false;
 
+let out = false;  // the token does not count any more
+
+function missing() {
+  return out ? "signed out: load the page again" : "the server is away, trying again";
+}
+
 async function refresh() {
   if (asking) { again = true; return true; }
   asking = true;
@@ -27,6 +33,7 @@ async function refresh() {
       put(new DOMParser().parseFromString(await answer.text(), "text/html"));
       came = true;
     }
+    out = answer.status === 401;
   } catch { /* the server is away: whoever called comes back */ }
   asking = false;
   if (again) { again = false; return refresh(); }
@@ -161,7 +168,8 @@ function listen() {
 async function comeBack() {
   const came = await refresh();
   if (came && !address()) { state(""); return; }
-  if (!came) state("the server is away, trying again", true);
+  if (!came) state(missing(), true);
+  if (out) return;
   wait = Math.min(wait * 2, 8000);
   setTimeout(() => { if (!source) listen(); }, wait);
 }
@@ -203,8 +211,8 @@ function poll() {
   if (!seconds || document.hidden) return;
   polling = setTimeout(async () => {
     const came = await refresh();
-    state(came ? "" : "the server is away, trying again", !came);
-    poll();
+    state(came ? "" : missing(), !came);
+    if (!out) poll();
   }, seconds * 1000);
 }
 
