@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias, get_args
 from ondol import ids, queries, transactions
 from ondol.clock import from_micros, micros, to_micros
 from ondol.errors import InvalidInput
-from ondol.handles import this_person
+from ondol.handles import acting
 from ondol.ids import DEFAULT_TENANT, checked_id
 from ondol.records import TokenRow
 from ondol.runtime import Runtime
@@ -75,7 +75,7 @@ async def create_token(
         scopes=" ".join(s for s in get_args(Scope) if s in scopes), created_at=to_micros(now),
         expires_at=None if expires is None else to_micros(now + expires), revoked_at=None,
     )  # fmt: skip
-    await rt._write(transactions.keep_token, row, _digest(secret), checked_id("by", by or this_person()), rt.door)
+    await rt._write(transactions.keep_token, row, _digest(secret), acting(by), rt.door)
     return _token(row), secret
 
 
@@ -86,7 +86,7 @@ async def tokens(rt: Runtime, *, tenant: str = DEFAULT_TENANT) -> list[Token]:
 
 async def revoke_token(rt: Runtime, token: str, *, by: str | None = None, tenant: str = DEFAULT_TENANT) -> Token:
     """From now on it does not count, in any process. Raises NotFound."""
-    now, by = micros(rt.clock), checked_id("by", by or this_person())
+    now, by = micros(rt.clock), acting(by)
     return _token(await rt._write(transactions.revoke_token, tenant, token, by, rt.door, now))
 
 

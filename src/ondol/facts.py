@@ -14,7 +14,7 @@ from ondol import ids, lookups, transactions
 from ondol.agent import Agent
 from ondol.clock import from_micros, micros
 from ondol.errors import InvalidInput, NotFound
-from ondol.handles import this_person
+from ondol.handles import acting
 from ondol.ids import DEFAULT_TENANT, checked_id, checked_limit
 from ondol.memory import Memory, checked_fact
 from ondol.records import FactRow
@@ -175,7 +175,7 @@ def _scope(tenant: str, agent: Agent | str, user: str) -> Scope:
 
 
 def _by(by: str | None) -> str:
-    return checked_id("by", by or this_person())
+    return acting(by)
 
 
 def _fact(row: FactRow, score: int = 0, terms: tuple[str, ...] = (), found_by: Method | None = None) -> Fact:

@@ -67,6 +67,7 @@ from ondol.handles import (
     RunResult,
     Session,
     SessionMessage,
+    acting,
     ahead_of,
     ask_of,
     effect_of,
@@ -510,7 +511,7 @@ class Runtime:
         """Ask a run to stop. Idempotent; returns the run, which is ``cancelling`` while its holder stops."""
         engine = self._working
         id, tenant = (run.id, run.tenant) if isinstance(run, Run) else (run, tenant)
-        by, reason = checked_id("by", by or this_person()), checked_text("reason", reason)
+        by, reason = acting(by), checked_text("reason", reason)
         now = micros(self.clock)
         done = await self._write(transactions.cancel, tenant, id, by, self.door, reason, now)
         self._stops(done.run)
@@ -687,7 +688,7 @@ class Runtime:
             AlreadyDecided: somebody decided otherwise. AskClosed: its run has ended. InvalidInput: no such answer.
             PolicyDenied: the policy denies what would be approved; the ask stays open.
         """
-        by = checked_id("by", by or this_person())
+        by = acting(by)
         decision = replace(
             decision, reason=checked_text("reason", decision.reason),
             evidence=checked_text("evidence", decision.evidence),
@@ -829,7 +830,7 @@ class Runtime:
         self, message: str, *, by: str | None = None, tenant: str = DEFAULT_TENANT
     ) -> OutboxMessage:
         """Tell a message of the outbox (again), also one that is dead. Raises NotFound."""
-        by, now = checked_id("by", by or this_person()), micros(self.clock)
+        by, now = acting(by), micros(self.clock)
         row = await self._write(transactions.deliver_again, tenant, message, now, by=by, door=self.door)
         self._deliveries.look()
         return message_of(tenant, row)
@@ -932,7 +933,7 @@ class Runtime:
 
     async def _pin(self, session: str, tenant: str, by: str | None, **change: Any) -> Session:
         self._working  # noqa: B018 - raises when closed
-        by, now = checked_id("by", by or this_person()), micros(self.clock)
+        by, now = acting(by), micros(self.clock)
         row = await self._store.write(transactions.pin_session, tenant, session, now, by=by, door=self.door, **change)
         return Session(self, row)
 
@@ -971,7 +972,7 @@ class Runtime:
             wanted = summaries.Wanted(row, plan.question(budget), plan.length(budget))
             made = await summaries.ask_by_hand(self._store, self.clock, served, wanted)
             plan = plan.summarised(made.text, made.by, made.refused, made.spent)
-        by, now = checked_id("by", by or this_person()), micros(self.clock)
+        by, now = acting(by), micros(self.clock)
         row = await self._store.write(
             transactions.compact_session, tenant, session, now, seen=plan.seen, by=by, door=self.door,
             revision=row.revision, dropped=plan.dropped,
@@ -999,7 +1000,7 @@ class Runtime:
     ) -> None:  # fmt: skip
         """See ``Session.delete``."""
         self._working  # noqa: B018 - raises when closed
-        by = checked_id("by", by or this_person())
+        by = acting(by)
         if cancel:
             for state in ("parked", "waiting", "queued", "running"):
                 for run in await self.runs(session=session, state=state, limit=MAX_LIMIT, tenant=tenant):

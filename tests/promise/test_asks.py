@@ -202,6 +202,19 @@ async def test_nobody_but_the_clock_may_say_that_an_ask_expired(house: House) ->
         assert await rest(run) == "completed"
 
 
+async def test_a_name_that_is_none_decides_nothing(house: House) -> None:
+    agent = house.agent(WIRE, "done")
+    async with house.life(agent) as life:
+        run, ask = await waiting(life, agent)
+        for act in (ask.approve(by=""), ask.deny(by="\n"), life.rt.cancel(run, by="")):
+            with pytest.raises(InvalidInput, match="by "):
+                await act
+        assert (await life.rt.get_ask(ask.id)).state == "open"
+        assert await life.rt.audit() == []
+        await ask.deny(by="lee")
+        assert await rest(run) == "completed"
+
+
 async def test_every_decision_is_recorded_with_who_when_and_through_which_door(house: House) -> None:
     agent = house.agent([*WIRE, call("wire", to="park")], "done")
     async with house.life(agent, door="console") as life:
