@@ -193,31 +193,38 @@ async def test_what_a_killed_server_had_said_of_an_answer_is_taken_back(site: Si
             await in_time(person.context.close())
 
 
-async def test_closing_the_tab_leaves_the_run_going_and_opening_it_shows_it(site: Site, person: Visit) -> None:
+async def written(site: Site, session: str) -> None:
+    """A session with one letter in it; the next one stops in its middle."""
+    site.writer.go_on.set()
+    await site.rt.run("writer", "Write to kim", session=session)
     site.writer.go_on.clear()
-    chat = await person.open("/session?id=letter")
+
+
+async def test_closing_the_tab_leaves_the_run_going_and_opening_it_shows_it(site: Site, person: Visit) -> None:
+    await written(site, "closing")
+    chat = await person.open("/session?id=closing")
     await chat.fill("textarea[name=text]", "And to lee")
     await chat.keyboard.press("Control+Enter")
     await shows(chat, "Dear Kim, ", ".draft")
     await chat.close()
     site.writer.go_on.set()
-    run = (await site.rt.runs(session="letter", limit=1))[0]
+    run = (await site.rt.runs(session="closing", limit=1))[0]
     await run.result()
-    again = await person.open("/session?id=letter")
+    again = await person.open("/session?id=closing")
     await expect(again.locator(".turn")).to_have_count(2)
     await shows(again, "completed", ".turn:last-child .foot")
 
 
 async def test_stop_in_a_conversation_cancels_the_turn(site: Site, person: Visit) -> None:
-    site.writer.go_on.clear()
-    chat = await person.open("/session?id=letter")
+    await written(site, "stopping")
+    chat = await person.open("/session?id=stopping")
     await chat.fill("textarea[name=text]", "Never mind")
     await chat.click("button:has-text('Send')")
     await shows(chat, "Dear Kim, ", ".draft")
     await chat.click(".foot button:has-text('Stop')")
     await shows(chat, "cancelled", ".turn:last-child .foot")
     site.writer.go_on.set()
-    assert (await site.rt.runs(session="letter", limit=1))[0].status == "cancelled"
+    assert (await site.rt.runs(session="stopping", limit=1))[0].status == "cancelled"
 
 
 async def test_a_run_started_elsewhere_appears_in_an_open_conversation(site: Site, person: Visit) -> None:
