@@ -387,7 +387,7 @@ class ContextBody(TypedDict):
     """What the model saw at a step. ``matches``: built again from what is stored, it has the recorded hash.
 
     ``leaves_out``: not all of the session is shown as it was said. ``compaction`` says what was left out from this step
-    on, ``before`` holds the messages as they would have been.
+    on, ``before`` holds the messages as they would have been. ``parts`` are the estimated tokens of each kind of part.
     """
 
     run: str
@@ -400,6 +400,7 @@ class ContextBody(TypedDict):
     messages: list[dict[str, Any]]
     compaction: dict[str, Any] | None
     before: list[dict[str, Any]] | None
+    parts: dict[str, int]
 
 
 def context_body(seen: SeenContext) -> ContextBody:
@@ -407,7 +408,7 @@ def context_body(seen: SeenContext) -> ContextBody:
         "run": seen.run, "step": seen.step, "hash": seen.hash, "matches": seen.matches, "incomplete": seen.incomplete,
         "leaves_out": seen.leaves_out, "definition": values.encode(seen.definition),
         "messages": [message_body(m) for m in seen.messages], "compaction": seen.compaction,
-        "before": None if seen.before is None else [message_body(m) for m in seen.before],
+        "before": None if seen.before is None else [message_body(m) for m in seen.before], "parts": dict(seen.parts),
     }  # fmt: skip
 
 

@@ -167,7 +167,7 @@ class AsyncClient:
             run=body["run"], step=body["step"], messages=[_message(m) for m in body["messages"]],
             definition=values.decode(body["definition"]), hash=body["hash"], matches=body["matches"],
             incomplete=body["incomplete"], leaves_out=body["leaves_out"], compaction=body["compaction"],
-            before=None if body["before"] is None else [_message(m) for m in body["before"]],
+            before=None if body["before"] is None else [_message(m) for m in body["before"]], parts=body["parts"],
         )  # fmt: skip
 
     async def export_run(self, run: str, *, tenant: str = DEFAULT_TENANT, **_: Any) -> str:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ondol import context, events, journal, values
+from ondol import context, events, journal, search, sizes, values
 from ondol.errors import NotFound
-from ondol.messages import Message
+from ondol.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, ToolResponse
 from ondol.view import View
+
+#: The kinds of parts that a request is put together from, in the order in which it is read. ``carried``: what the
+#: runtime carries word for word, with a summary of what is not shown. ``found``: what the agent's searches found.
+PARTS = (
+    "instructions", "tools", "memory", "clock", "carried", "people", "answers", "reasoning", "calls", "results",
+    "found", "files", "notes",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +26,7 @@ class SeenContext:
     ``incomplete``: the session that this one goes on from was erased, so that its messages are missing here.
     ``leaves_out``: not all of the session is shown as it was said. ``compaction`` says what was left out from this step
     on, if anything was: see ``events.ContextCompacted``. Then ``before`` are the messages as they would have been.
+    ``parts`` are the estimated tokens of each kind of part (``PARTS``) that it has.
     """
 
     run: str
@@ -31,6 +39,7 @@ class SeenContext:
     leaves_out: bool = False
     compaction: dict[str, Any] | None = None
     before: list[Message] | None = None
+    parts: Mapping[str, int] = field(default_factory=dict)
 
 
 class ContextPlace(NamedTuple):
@@ -86,5 +95,50 @@ def seen_context(
         leaves_out=place.shown.view.last > 0, compaction=None if less is None else events.to_json(less)[1],
         before=before,
         run=run, step=place.built.step, messages=seen, definition=values.decode(definition), hash=place.built.hash,
-        matches=digest == place.built.hash, incomplete=incomplete,
+        matches=digest == place.built.hash, incomplete=incomplete, parts=_parts(seen, definition, place.shown, carried),
     )  # fmt: skip
+
+
+def _parts(
+    seen: Sequence[Message], definition: Mapping[str, Any], shown: journal.Shown, carried: str
+) -> dict[str, int]:
+    system, *rest = seen
+    weights: dict[str, int] = dict.fromkeys(PARTS, 0)
+    weights["instructions"] = sizes.weight_of_text(values.valid(values.decode(definition["instructions"])))
+    weights["memory"] = sizes.weight_of_text(context.recalled_text(shown.recalled)) if shown.recalled else 0
+    weights["clock"] = sizes.weight_of_text(system.text) - weights["instructions"] - weights["memory"]
+    weights["tools"] = len(values.dumps(definition.get("tools", [])).encode())
+    if carried:
+        weights["carried"] = sizes.weight_of_text(rest.pop(0).text)
+    for message in rest:
+        for part in message.parts:
+            weights[_kind(message, part)] += _weight(message, part)
+    return {kind: sizes.tokens(weight) for kind, weight in weights.items() if weight}
+
+
+def _weight(message: Message, part: Part) -> int:
+    match part:
+        case Attachment():
+            return sizes.weight_of_attachment(part)
+        case Text(text=text):
+            return sizes.weight_of_text(text)
+        case _:
+            return sizes.weight_of(Message(message.role, (part,)))
+
+
+def _kind(message: Message, part: Part) -> str:
+    match part:
+        case Attachment():
+            return "files"
+        case ToolCall():
+            return "calls"
+        case ToolResponse(name=search.NAME):
+            return "found"
+        case ToolResponse():
+            return "results"
+        case Reasoning():
+            return "reasoning"
+        case _ if message.role == "assistant":
+            return "answers"
+        case _:
+            return "notes" if message.origin == "runtime" else "people"

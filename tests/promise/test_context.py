@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from ondol import (
     Context,
     ContextPolicy,
     InvalidInput,
+    Memory,
     ModelRequest,
     NotFound,
     RevisionConflict,
@@ -22,12 +24,14 @@ from ondol import (
     Runtime,
     RunWaiting,
     SessionBusy,
+    SessionHistory,
     queries,
     tool,
     transactions,
 )
-from ondol.messages import Text, ToolResponse
+from ondol.messages import Reasoning, Text, ToolResponse
 from ondol.providers.script import Reply, estimate_tokens
+from ondol.seeing import PARTS
 from ondol.testing import ScriptedModel, call, error
 
 TURNS = 8
@@ -559,3 +563,34 @@ async def test_a_new_result_does_not_fill_the_budget(db: str) -> None:
     agent = Agent("a", model=model, tools=[book], context=ContextPolicy(budget=4_000))
     async with Runtime(db, agents=[agent]) as rt:
         assert (await rt.run(agent, "go", session="s")).text == "read"
+
+
+async def test_each_part_of_a_request_has_a_kind_and_is_weighed(db: str, tmp_path: Path) -> None:
+    def answers(request: ModelRequest) -> Reply:
+        if request.step == 0:
+            return [Reasoning("where was that? " * 9), call("search", where="this_conversation", query="tea"), *PAGES]
+        return "green"
+
+    (tmp_path / "cup.png").write_bytes(b"\x89PNG" + b"0" * 5_000)
+    agent = Agent(
+        "a", model=ScriptedModel(answers), instructions="Be brief. " * 10, tools=[page], search=[SessionHistory()],
+        memory=Memory(),
+    )  # fmt: skip
+    async with Runtime(db, agents=[agent]) as rt:
+        await rt.memory.add("Kim drinks green tea", agent="a", user="kim", by="lee")
+        await rt.run(agent, "tea is green", session="s", user="kim")
+        await rt.pin("s", "Never coffee", by="lee")
+        run = await rt.start(agent, "which tea?", session="s", user="kim", attachments=[tmp_path / "cup.png"])
+        await run.result()
+        first, last = await rt.context(run.id, 1), await rt.context(run.id)
+    assert set(first.parts) == set(PARTS) - {"notes"}
+    assert [*first.parts] == [kind for kind in PARTS if kind in first.parts], "in the order in which it is read"
+    assert set(last.parts) == set(PARTS) - {"files"}, "the image was seen, and is named in a note"
+    assert (first.parts["instructions"], first.parts["files"]) == (25, 1_500)
+    hits = [p for m in last.messages for p in m.parts if isinstance(p, ToolResponse) and p.name == "search"]
+    assert "tea is green" in hits[-1].text
+    assert last.parts["found"] >= sum(len(hit.text) for hit in hits) / 4
+    assert abs(last.parts["results"] - 2 * first.parts["results"]) <= 1  # each is rounded up
+
+
+PAGES = [call("page", n=1), call("page", n=2)]

@@ -43,6 +43,7 @@ async def context(
     cli.out.fields([
         ("run", seen.run), ("step", seen.step), ("hash", f"{seen.hash} ({proof})"),
         ("model", seen.definition.get("model")), ("tools", ", ".join(tools) or None),
+        ("tokens", ", ".join(f"{kind} {tokens}" for kind, tokens in seen.parts.items())),
     ])  # fmt: skip
     if (less := seen.compaction) is not None:
         cli.out.fields(_left_out(less))
