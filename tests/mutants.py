@@ -1149,8 +1149,8 @@ MUTANTS = (
     Mutant(
         "steps: what they said is read as no history",
         "transactions/statements.sql",
-        " AND m.ordinal >= 0\nWHERE r.tenant = :tenant AND r.session = :session AND r.base >= :since",
-        "\nWHERE r.tenant = :tenant AND r.session = :session AND r.base >= :since",
+        " AND m.run = r.id AND m.ordinal >= 0\n",
+        " AND m.run = r.id\n",
         ("tests/promise/test_steps.py",),
     ),
     Mutant(
