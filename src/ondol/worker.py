@@ -60,7 +60,6 @@ class _Driven:
     drive: Drive | None = None  # None while the run is being claimed
     signalled: bool = False  # by a signal that came meanwhile
     asleep: bool = False  # a suspect that only waits for an instant, so that nobody has to wait for it
-    taken: bool = False  # this process lost it, and may not know yet: what it has in flight goes on
     waking: asyncio.Future[None] | None = None  # its instant has come: it goes on as soon as it is alone
 
 
@@ -115,9 +114,7 @@ class EmbeddedEngine:
             await asyncio.gather(*late, return_exceptions=True)
 
     def is_working_on(self, run: str) -> bool:
-        if (driven := self._driven.get(run)) is not None:
-            return not driven.taken
-        return run in self._pending or run in self._suspects
+        return run in self._driven or run in self._pending or run in self._suspects
 
     # --- what makes it look -------------------------------------------------------------------------------------
 
@@ -400,8 +397,7 @@ class EmbeddedEngine:
             if (at := await self._expire(tenant)) is not None:
                 due.append(at)
         for run in driven:
-            if run not in held and run in self._driven:
-                self._driven[run].taken = True
+            if run not in held:  # it was lost, and what is in flight goes on
                 self.streams.taken(run)
         if self._expiry is not None:
             self._expiry.cancel()
