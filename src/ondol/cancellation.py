@@ -150,7 +150,7 @@ async def from_outside(asked: Callable[[], Awaitable[T]], seconds: float) -> T:
     try:
         async with asyncio.timeout(seconds):
             return await asked()
-    except Exception:
+    except Exception:  # the caller's to deal with; what follows is only about what is none
         raise
     except asyncio.CancelledError as error:
         task = asyncio.current_task()

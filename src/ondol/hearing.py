@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from ondol import values
 from ondol.errors import ModelError
 from ondol.model import Answer, Delta, Model, ModelRequest, why_no_answer
+from ondol.secret import logger, redact
+
+log = logger("ondol.model")
 
 
 async def answer_of(model: Model, request: ModelRequest, hear: Callable[[Delta], None]) -> Answer:
@@ -33,11 +35,20 @@ async def answer_of(model: Model, request: ModelRequest, hear: Callable[[Delta],
     finally:
         close = getattr(stream, "aclose", None)
         if close is not None:
-            with contextlib.suppress(Exception):  # what it gave counts, however its stream ends
-                await close()
+            await _closed(close)
     if answer is None:
         raise ModelError("connection", "the answer ended before it was complete")
     why = why_no_answer(answer)
     if why is not None or not isinstance(answer, Answer):
         raise ModelError("rejected", f"the model gave what is no answer: {why}")
     return answer
+
+
+async def _closed(close: Callable[[], Awaitable[object]]) -> None:
+    """What a model gave counts, however its stream ends. A cancellation travels on."""
+    try:
+        await close()
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # an exit-type exception too: it would end the event loop
+        log.warning("the stream of a model could not be closed: %s", redact(values.error_text(error)))

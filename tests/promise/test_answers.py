@@ -200,6 +200,35 @@ async def test_what_is_no_answer_ends_the_run_with_what_is_wrong_and_the_session
     assert sent == []
 
 
+@pytest.mark.parametrize("raised", [SystemExit(3), RuntimeError("gone")], ids=["exits", "raises"])
+async def test_an_answer_counts_however_its_stream_ends(tmp_path: Path, raised: BaseException) -> None:
+    class Stream:
+        given = False
+
+        def __aiter__(self) -> Stream:
+            return self
+
+        async def __anext__(self) -> Answer:
+            if self.given:
+                raise StopAsyncIteration
+            self.given = True
+            return Answer(parts=(Text("good"),))
+
+        async def aclose(self) -> None:
+            raise raised
+
+    class Odd:
+        name = "odd"
+
+        def stream(self, request: ModelRequest) -> AsyncIterator[Any]:
+            return Stream()
+
+    agent = Agent("a", model=Odd())
+    async with Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[agent]) as rt:
+        assert (await rt.run(agent, "go", session="s")).text == "good"
+        assert (await rt.run(agent, "go", session="s")).text == "good"
+
+
 @pytest.mark.parametrize("parts", [(), (Reasoning("hm, hm"),), (Text(" \n"),)])
 async def test_an_answer_that_was_cut_off_before_it_said_anything_is_paid_once(tmp_path: Path, parts) -> None:
     """A model that thinks until nothing may be written any more does so again."""
