@@ -140,19 +140,19 @@ class Calls:
         if tool.effect == "steps":
             entered = await steps.enter(self, effect, tool, parsed)
             return None if entered is None else await self._write_outcome(effect, tool, *entered)
-        now = self.drive.clock.now()
         timeout, cut = self._timeout(effect, tool)
         if timeout <= timedelta(0):
             return effects.Failed(f"not called: {_OUT_OF_TIME}")
-        deadline = now + timeout
+        left = timeout
         if effect.is_write:
             # Record before calling: after a crash we must know that it may have run.
+            deadline = self.drive.clock.now() + timeout
             effect = await self._write_started(effect, deadline)
+            left = min(timeout, deadline - self.drive.clock.now())  # (the clock may be set back)
         ctx = self.context(tool, effect.ordinal, effect.attempt)
         # A crash from here on leaves it started without an outcome: see effects.verdict.
         ending = await dispatch(
-            tool, ctx, parsed, clock=self.drive.clock, token=self.drive.token,
-            seconds=min(timeout, deadline - self.drive.clock.now()).total_seconds(),  # (the clock may be set back)
+            tool, ctx, parsed, clock=self.drive.clock, token=self.drive.token, seconds=left.total_seconds(),
             late=functools.partial(self._late, call),
         )  # fmt: skip
         if cut and isinstance(ending, TimedOut):
@@ -168,8 +168,11 @@ class Calls:
 
         A read is given up when the run's time is over. A write that may have happened gets all of its own time.
         """
-        left = limits.tool_time_left(self.drive.state, self.served.bounds.limits, self.drive.now())
-        if effect.is_write or left is None or left >= tool.timeout.total_seconds():
+        bounds = self.served.bounds.limits
+        if effect.is_write or (bounds.wall is None and bounds.tool_time is None):
+            return tool.timeout, False
+        left = limits.tool_time_left(self.drive.state, bounds, self.drive.now())
+        if left is None or left >= tool.timeout.total_seconds():
             return tool.timeout, False
         return timedelta(seconds=left), True
 
@@ -330,12 +333,13 @@ class Calls:
         error = clash is not None
         if clash is not None:
             encoded = f"done, but the session state was not changed: {clash}. Result: {values.plain_text(encoded)}"
-        warning = "; ".join(filter(None, (_lost("result", ended.lost), _lost("session state", lost_state))))
-        if warning:
+        warning = ""
+        if ended.lost or lost_state:
+            warning = "; ".join(filter(None, (_lost("result", ended.lost), _lost("session state", lost_state))))
             effect_id = ids.effect_id(self.row.id, effect.ordinal)
             log.warning("run %s: effect %s (%s) succeeded, but %s", self.row.id, effect_id, effect.tool, warning)
         changes = ctx._memory.changes if isinstance(ctx._memory, CallMemory) else []
-        pinned = redact(list(dict.fromkeys(ctx._pins)))
+        pinned = redact(list(dict.fromkeys(ctx._pins))) if ctx._pins else []
         entry = events.EffectSucceeded(
             call=effect.ordinal, by=by, patch=patch, warning=warning, memory=changes, pins=pinned
         )
@@ -357,7 +361,7 @@ class Calls:
             return limit
         if (policy := self.served.agent.context) is not None:  # a new result may not fill the budget: about a quarter
             limit = min(limit, policy.budget)
-        return outputs.share(limit, sum(e.parent is None for e in state.of_last_step))
+        return outputs.share(limit, len([e for e in state.of_last_step if e.parent is None]))
 
     async def value_of(self, result: ToolResponse) -> Any:
         """The whole of a recorded result, as the body of a tool of steps is given it."""
@@ -407,7 +411,8 @@ class Calls:
 
     def _patch(self, effect: effects.Effect, ctx: Context[Any], lost: list[str]) -> tuple[dict[str, Any], str | None]:
         """The call's change of the session state. Siblings do not see each other, so they may not overwrite."""
-        patch = redact(values.encode_object(ctx.state.patch, lost))
+        changed = ctx.state.patch
+        patch = redact(values.encode_object(changed, lost)) if changed else {}
         state = self.drive.state
         for sibling in state.of_last_step if patch else ():
             if state.root(sibling).ordinal != state.root(effect).ordinal:
@@ -454,8 +459,7 @@ class Calls:
         self.drive.record(batch)
         self.drive.progressed()
         if also:
-            assert self.drive.state.shown is not None
-            self.drive.talk.hash(self.drive.state.shown, self.drive.state.next_message, {})
+            self.drive.talk.committed(self.drive.state.next_message)
 
     async def _write_end(self, done: Outcome, also: Sequence[events.Entry] = ()) -> journal.Batch:
         drive = self.drive

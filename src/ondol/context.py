@@ -161,10 +161,10 @@ def sendable(body: str, message: Message, provider: str) -> Message | None:
     None when nothing is left of it.
     """
     parts = message.parts
-    if _INVALID not in body and not any(_must_change(p, provider) for p in parts):
-        return message
     if _INVALID in body:
         parts = tuple(_valid(p) for p in parts)
+    elif not any(_must_change(p, provider) for p in parts):
+        return message
     parts = tuple(_named(p) for p in parts if not _is_blank(p))
     if any(_foreign(p, provider) for p in parts):
         parts = tuple(kept for p in parts if (kept := _without_private_data(p, provider)) is not None)
@@ -172,21 +172,23 @@ def sendable(body: str, message: Message, provider: str) -> Message | None:
 
 
 def _must_change(part: Part, provider: str) -> bool:
-    if isinstance(part, ToolCall | ToolResponse) and not ids.is_tool_name(part.name):
-        return True
-    if isinstance(part, ToolResponse | Attachment | UnknownPart):
-        return False
-    if _is_blank(part):
-        return True
-    return part.provider is not None and _foreign(part, provider)
+    match part:
+        case ToolResponse():
+            return not ids.is_tool_name(part.name)
+        case Attachment() | UnknownPart():
+            return False
+        case ToolCall():
+            return not ids.is_tool_name(part.name) or _foreign(part, provider)
+        case _:
+            return _is_blank(part) or _foreign(part, provider)
 
 
 def _is_blank(part: Part) -> bool:
     match part:
-        case Text(text):
-            return not text.strip()
-        case Reasoning(text, provider):
-            return not text.strip() and not provider
+        case Text():
+            return not part.text.strip()
+        case Reasoning():
+            return not part.text.strip() and not part.provider
         case _:
             return False
 
@@ -226,8 +228,7 @@ def _valid_json(value: Any) -> Any:
 
 
 def _foreign(part: Part, provider: str) -> bool:
-    own = getattr(part, "provider", None)
-    return own is not None and own.get("name", provider) != provider
+    return own.get("name", provider) != provider if (own := getattr(part, "provider", None)) else False
 
 
 def _without_private_data(part: Part, provider: str) -> Part | None:
@@ -254,18 +255,18 @@ def own_messages(run_messages: Mapping[int, Message], since: int, upto: int) -> 
                 if isinstance(part, ToolResponse):
                     expected.pop(part.id, None)
         else:
-            ordered.extend(_missing_results(expected, ordinal - 1))
+            if expected:
+                ordered.extend(_missing_results(expected, ordinal - 1))
             expected = {call.id: call.name for call in message.calls}
         ordered.append((ordinal, message))
-    ordered.extend(_missing_results(expected, upto - 1))
+    if expected:
+        ordered.extend(_missing_results(expected, upto - 1))
     return ordered
 
 
-def _missing_results(expected: dict[str, str], ordinal: int) -> list[tuple[int, Message]]:
+def _missing_results(expected: Mapping[str, str], ordinal: int) -> list[tuple[int, Message]]:
     unknown = "cancelled, or its outcome is unknown: it may have happened"
-    made = [(ordinal, messages.tool_result(id, name, unknown, error=True)) for id, name in expected.items()]
-    expected.clear()
-    return made
+    return [(ordinal, messages.tool_result(id, name, unknown, error=True)) for id, name in expected.items()]
 
 
 def extend_chain(chain: bytes, bodies: Iterable[str]) -> bytes:

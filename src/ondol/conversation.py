@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from ondol import carried, context, messages, outputs, sizes, view
-from ondol.histories import NO_HISTORY, History
+from ondol.histories import NO_HISTORY, History, Told
 from ondol.journal import Shown
 from ondol.messages import Blob, Message
 from ondol.view import Forms, Item, View
@@ -68,12 +68,13 @@ class Conversation:
         self.bodies[ordinal] = body
         if message.role == "assistant":
             self.call_ids.update(c.id for c in message.calls)
-        weight = sizes.weight_of_stored(body, message)
+        weight = sizes.weight_of_body(body)
         self._weight += weight
         if (sent := context.sendable(body, message, self.provider)) is not None:
             self._sendable[ordinal] = Item(ordinal, sent, weight)
-        self._is_cut |= message.role == "tool" and bool(outputs.blobs_of((message,)))
-        if view.is_heavy(message):
+        if message.role == "tool":
+            self._is_cut = self._is_cut or outputs.is_cut(message)
+        if (message.role == "tool" or messages.ATTACHED in body) and view.is_heavy(message):
             self._heavy.append(ordinal)
 
     @property
@@ -96,12 +97,14 @@ class Conversation:
         other.history, other.carried = history, self.carried
         return other
 
-    def in_order(self) -> tuple[list[str], list[Item]]:
-        """The bodies of the own messages as they follow each other, and the messages as the model takes them, at their
-        places in the session."""
-        ordinals = sorted(self.bodies)
+    def told(self) -> Told:
+        """The own messages as they become part of the session."""
+        until, ordinals = self._history.until, sorted(self.bodies)
         sent = [self._sendable[o] for o in ordinals if o in self._sendable]
-        return [self.bodies[o] for o in ordinals], [i._replace(place=self._history.until + i.place) for i in sent]
+        return Told(
+            [self.bodies[o] for o in ordinals], [Item(until + i.place, i.message, i.weight) for i in sent],
+            self._is_cut, [until + o for o in self._heavy],
+        )  # fmt: skip
 
     def request(self, shown: Shown, upto: int) -> tuple[Message, ...]:
         """All that the model sees, with the own messages below the ordinal ``upto``."""
@@ -120,17 +123,25 @@ class Conversation:
 
     def hash(self, shown: Shown, upto: int, extra: Mapping[int, str]) -> str:
         """The hash of that request, where ``extra`` holds bodies that are about to be committed."""
+        chain = self._chain_up_to(upto, extra)
+        return context.request_hash(self._shown(shown)[1], self._history.chain, chain)
+
+    def committed(self, upto: int) -> None:
+        """What a hash was about to be committed with is: none of it is read for the next one."""
+        self._chain_up_to(upto, {})
+
+    def _chain_up_to(self, upto: int, extra: Mapping[int, str]) -> bytes:
         between, ahead, chain = self._ahead
         if (self._chained, upto) != between or any(
             (extra.get(o) or self.bodies.get(o)) != body for o, body in ahead.items()
         ):  # what was about to be committed was not, or not this
             fresh = [self.bodies.get(o) or extra.get(o) for o in range(self._chained, upto)]
-            chain = context.extend_chain(self._chain, (b for b in fresh if b is not None))
+            chain = context.extend_chain(self._chain, [b for b in fresh if b is not None])
         if extra:
             self._ahead = (self._chained, upto), extra, chain
         else:
             self._chain, self._chained = chain, upto
-        return context.request_hash(self._shown(shown)[1], self._history.chain, chain)
+        return chain
 
     def size(self, seen: View, extra: Mapping[int, str]) -> int:
         """What the messages weigh that a view shows, with ``extra`` bodies that are about to be committed."""
@@ -148,6 +159,8 @@ class Conversation:
 
         ``answered`` is the ordinal of the run's last answer, if it has one.
         """
+        if not self._heavy and not self._history.heavy:
+            return seen.payloads
         until = self._history.until
         places = [p for p in self._history.heavy if p >= seen.payloads]
         if answered is not None:

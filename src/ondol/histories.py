@@ -28,6 +28,16 @@ class History(NamedTuple):
     heavy: tuple[int, ...]  # the places of images, files and the like
 
 
+class Told(NamedTuple):
+    """Committed messages that follow on a history: their bodies, and what of them a provider takes. ``is_cut`` and
+    ``heavy`` are as in ``History``."""
+
+    bodies: Sequence[str]
+    items: Sequence[Item]
+    is_cut: bool
+    heavy: Sequence[int]
+
+
 NO_HISTORY = History(0, 0, (), (), context.EMPTY_CHAIN, 0, 0, False, ())
 
 
@@ -54,26 +64,19 @@ class HistoryCache:
         items = [
             Item(place, sent, sizes.weight_of_stored(body, sent)) for place, body, sent in said if sent is not None
         ]
-        return self.extend(session, provider, known, [m.body for m in new], items, until)
+        is_cut = any(i.message.role == "tool" and outputs.is_cut(i.message) for i in items)
+        heavy = [i.place for i in items if view.is_heavy(i.message)]
+        return self.extend(session, provider, known, Told([m.body for m in new], items, is_cut, heavy), until)
 
-    def extend(
-        self,
-        session: SessionRow,
-        provider: str,
-        before: History,
-        bodies: Sequence[str],
-        items: Sequence[Item],
-        until: int,
-    ) -> History:
-        """Keep the history with these committed bodies behind it, which the provider takes as ``items``."""
-        chain = context.extend_chain(before.chain, bodies)
-        added = tuple(i.message for i in items)
-        size, weight = before.size + sum(map(len, bodies)), before.weight + sum(i.weight for i in items)
-        is_cut = before.is_cut or bool(outputs.blobs_of(added))
-        heavy = (*before.heavy, *(i.place for i in items if view.is_heavy(i.message)))
+    def extend(self, session: SessionRow, provider: str, before: History, told: Told, until: int) -> History:
+        """Keep the history with what was committed behind it."""
+        chain = context.extend_chain(before.chain, told.bodies)
+        added = [i.message for i in told.items]
+        size, weight = before.size + sum(map(len, told.bodies)), before.weight + sum([i.weight for i in told.items])
         history = History(
-            before.start, until, (*before.items, *items), (*before.messages, *added), chain, size, weight, is_cut, heavy
-        )
+            before.start, until, (*before.items, *told.items), (*before.messages, *added), chain, size, weight,
+            before.is_cut or told.is_cut, (*before.heavy, *told.heavy),
+        )  # fmt: skip
         key = _key(session, provider)
         old = self._kept.pop(key, None)
         self._size += history.size - (old.size if old else 0)

@@ -125,7 +125,7 @@ class State:
 
     @property
     def open_effects(self) -> tuple[Effect, ...]:
-        return tuple(self.effects[call] for call in self.without_outcome)
+        return tuple([self.effects[call] for call in self.without_outcome])
 
     @property
     def of_last_step(self) -> Iterator[Effect]:
@@ -135,7 +135,7 @@ class State:
     @property
     def calls_open(self) -> bool:
         """Has a call of the last answer no outcome yet?"""
-        return any(self.effects[call].step == self.step for call in self.without_outcome)
+        return bool(self.without_outcome) and any(self.effects[c].step == self.step for c in self.without_outcome)
 
     def worked_at(self, now: int) -> int:
         """Microseconds that processes have worked on the run so far. Waiting, of whatever kind, is no work."""
@@ -212,12 +212,24 @@ class State:
         return self.root(effect).ordinal == self.root(other).ordinal and effect.ordinal < other.ordinal
 
 
-def fold(batches: Iterable[Batch], state: State | None = None) -> State:
+class Foreseen(NamedTuple):
+    """What ``apply`` gave before the entry was written. It does not depend on the instant."""
+
+    before: State
+    entry: events.ModelCompleted | events.EffectSucceeded | events.EffectFailed
+    after: State
+
+
+def fold(batches: Iterable[Batch], state: State | None = None, foreseen: Foreseen | None = None) -> State:
+    """``foreseen`` is not worked out again, if it is what comes next."""
     state = state or State()
     for batch in batches:
         worked, in_tools = _worked_until(state, batch)
         for entry in batch.entries:
-            state = apply(state, entry, batch.at)
+            if foreseen is not None and entry is foreseen.entry and state is foreseen.before:
+                state = foreseen.after
+            else:
+                state = apply(state, entry, batch.at)
         last = batch.seq + len(batch.entries) - 1
         state = state.but(seq=last, fence=batch.fence, at=batch.at, worked=worked, in_tools=in_tools)
     return state
@@ -386,7 +398,10 @@ def _worked_until(state: State, batch: Batch) -> tuple[int, int]:
     held = batch.fence == state.fence or any(
         isinstance(e, events.RunQueued) and e.why == "released" for e in batch.entries
     )
-    return (state.worked_at(batch.at), state.in_tools_at(batch.at)) if held else (state.worked, state.in_tools)
+    if not held or state.status != "running":
+        return state.worked, state.in_tools
+    passed = max(0, batch.at - state.at)
+    return state.worked + passed, state.in_tools + (passed if state.calls_open else 0)
 
 
 def used_with(
@@ -397,12 +412,12 @@ def used_with(
         return _with_summary(state, entry)
     if state.origin is not None and entry.step < (state.origin.at_step or 0):
         return state.usage  # a step that a fork shares: the run that it is a fork of has paid for it
-    return usage.with_call(state.usage, entry, state.lost, state.expected_input())
+    return usage.with_call(state.usage, entry, state.lost, state.expected_input)
 
 
 def _with_summary(state: State, entry: events.ContextCompacted) -> Mapping[str, Usage]:
     """What the run has used with the model call that made a summary, if one did."""
-    return usage.with_call(state.usage, entry, 0, 0) if usage.model_of(entry) else state.usage
+    return usage.with_call(state.usage, entry) if usage.model_of(entry) else state.usage
 
 
 def _spent(state: State, entry: events.ModelCompleted | events.StepFailed) -> dict[str, Any]:

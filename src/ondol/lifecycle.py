@@ -114,7 +114,7 @@ def next_action(
         return Wait() if busy else End("failed", "unknown_effect", f"whether {tool!r} happened is unknown, given up")
     if state.expired is not None:
         return Wait() if busy else End("expired")
-    if state.open_effects:
+    if state.without_outcome:
         return _advance(state, tools, busy, now, park_missing, changed)
     if state.answered is not None:
         return BuildContext() if steered and reached(state, bounds, now) is None else Commit()
@@ -145,7 +145,7 @@ def _advance(
     work: list[tuple[int, effects.Verdict]] = []
     stuck: str | None = None
     for effect in state.open_effects:
-        root = state.root(effect)
+        root = effect if effect.parent is None else state.root(effect)
         if root.ordinal in busy:
             continue
         if root.ordinal in changed:
@@ -165,7 +165,7 @@ def _advance(
             stuck = verdict.reason
         elif not isinstance(verdict, effects.Hold):
             work.append((effect.ordinal, verdict))
-    known = tuple(w for w in work if isinstance(w[1], effects.Known))
+    known = tuple([w for w in work if isinstance(w[1], effects.Known)])
     if known:
         return Settle(known)
     if work:
@@ -180,10 +180,12 @@ def sibling_unknown(state: State, busy: Set[int]) -> bool:
 
     What a tool of steps had started when its process died is looked at by its body, once that is entered again.
     """
-    return any(
-        e.state == "unknown" or (e.state == "started" and e.parent is not None and state.root(e).ordinal not in busy)
-        for e in state.open_effects
-    )
+    for e in state.open_effects:
+        if e.state == "unknown":
+            return True
+        if e.state == "started" and e.parent is not None and state.root(e).ordinal not in busy:
+            return True
+    return False
 
 
 def _waits(state: State, call: int, unknown: bool, *, any_step: bool) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Literal, Protocol, TypeAlias
 
 from ondol import values
@@ -73,10 +74,10 @@ class Answer:
     model: str = ""
 
 
-_ANSWERED = (Text, Reasoning, ToolCall, Attachment, UnknownPart)
 _COUNTED = (
     "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens",
 )  # fmt: skip
+_tokens = attrgetter(*_COUNTED)
 
 
 def why_no_answer(given: object) -> str | None:
@@ -86,21 +87,24 @@ def why_no_answer(given: object) -> str | None:
     if not isinstance(given.parts, tuple | list):
         return f"its parts are a {type(given.parts).__name__}, not a tuple"
     for part in given.parts:
-        texts: tuple[object, ...] = ()
-        match part:
-            case Text(text) | Reasoning(text):
-                texts = (text,)
-            case ToolCall(id, name, arguments):
-                texts = (id, name) if isinstance(arguments, dict) else (id, name, arguments)
-        if not isinstance(part, _ANSWERED) or not all(isinstance(t, str) for t in texts):
+        if not _is_answered(part):
             return f"{values.excerpt(values.plain_text(values.encode(repr(part))), 200)} is no part of an answer"
     if not isinstance(given.stop, str):
         return f"stop={given.stop!r} is no text"
-    for name in _COUNTED:
-        n = getattr(given, name)
+    for name, n in zip(_COUNTED, _tokens(given), strict=True):
         if n is not None and (not isinstance(n, int) or n < 0):
             return f"{name}={n!r} is no number of tokens"
     return None
+
+
+def _is_answered(part: object) -> bool:
+    match part:
+        case Text(text=text) | Reasoning(text=text):
+            return isinstance(text, str)
+        case ToolCall(id=id, name=name, arguments=arguments):
+            return isinstance(id, str) and isinstance(name, str) and isinstance(arguments, dict | str)
+        case _:
+            return isinstance(part, Attachment | UnknownPart)
 
 
 def spent_on(answer: Answer, asked: str) -> dict[str, Any]:

@@ -65,6 +65,11 @@ def encoded_of(blob: Blob, data: bytes) -> Any:
     return values.loads(data) if blob.media_type == "application/json" else data.decode()
 
 
+def is_cut(message: Message) -> bool:
+    """Does it hold a result that is too long to be shown whole?"""
+    return any(isinstance(p, ToolResponse) and p.blob is not None for p in message.parts)
+
+
 def blobs_of(messages: Iterable[Message]) -> dict[str, Blob]:
     """The blobs that the messages refer to, by digest."""
     parts = (p for m in messages if m.role == "tool" for p in m.parts if isinstance(p, ToolResponse))

@@ -37,7 +37,7 @@ def message_of(answer: Answer, run: str, number: int, taken: Set[str]) -> Messag
             if id in taken or id in used or not ids.is_plain(id):
                 id = f"call_{run}_{number}"
             used.add(id)
-            part = replace(part, id=id, name=name)
+            part = ToolCall(id, name, part.arguments, part.provider)
             number += 1
         parts.append(part)
     return Message("assistant", tuple(parts))

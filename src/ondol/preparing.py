@@ -125,14 +125,16 @@ class Preparation:
             dropped=self._dropped(compaction.was, compaction.view) if compaction and compaction.offered else None,
         )  # fmt: skip
 
-    def if_last(self, call: int, entry: events.Entry, reply: int, body: str) -> Sequence[events.Entry]:
+    def if_last(
+        self, call: int, entry: events.EffectSucceeded | events.EffectFailed, reply: int, body: str
+    ) -> Sequence[events.Entry]:
         """The next T2, which rides on the outcome ``entry`` of this call if that is the last of its step."""
         drive = self.drive
         if drive.early or drive.signalled or drive.absorbing or drive.steered or drive.draining or drive.busy - {call}:
             return ()
         if drive.state.shown is None or drive.state.shown.definition != drive.served.digest:
             return ()  # the new definition is written down with the context, in a commit of its own
-        after = journal.apply(drive.state, entry)
+        after = drive.foresee(entry)
         action = lifecycle.next_action(after, drive.served.rules, busy=set(), now=drive.now(), bounds=drive.bounds)
         if not isinstance(action, lifecycle.BuildContext):
             return ()
@@ -231,7 +233,8 @@ class Preparation:
         same = shown is not None and (shown.start, shown.history) == (history.start, history.until)
         now = shown.view if same and shown is not None else self.drive.claimed.session.shown
         answered = state.last_answer if state.step else None
-        return now._replace(payloads=self.drive.talk.payloads_seen(now, answered))
+        payloads = self.drive.talk.payloads_seen(now, answered)
+        return now if payloads == now.payloads else now._replace(payloads=payloads)
 
     def _summary(self, state: journal.State, seen: View) -> Summary:
         """What stands in the place of the turns that a view does not show."""
@@ -247,7 +250,8 @@ class Preparation:
     def _block(self, state: journal.State, seen: View, summary: Summary) -> str:
         facts = self._facts if self._leaves_out(seen) else ()
         pinned = self.drive.claimed.session.pinned.texts if self.drive.claimed.session.pins else []
-        return carried.block(list(dict.fromkeys([*pinned, *state.pins])), facts, summary)
+        pinned = list(dict.fromkeys([*pinned, *state.pins])) if state.pins else pinned
+        return carried.block(pinned, facts, summary) if pinned or facts or seen.since else ""
 
     def _leaves_out(self, seen: View) -> bool:
         return bool(seen.since or seen.detail)
@@ -259,7 +263,7 @@ class Preparation:
         beside = 0 if self.drive.served.agent.context is None else _beside()
         recalled = self._shown_facts(self.drive.state).recalled
         beside += sizes.weight_of_text(context.recalled_text(recalled)) if recalled else 0
-        return sizes.weight_of_text(self.drive.served.definition) + sizes.weight_of_text(block) + beside
+        return self.drive.served.weight + (sizes.weight_of_text(block) if block else 0) + beside
 
     def _limit(self, state: journal.State) -> int | None:
         """What a request may weigh: the agent's budget, or less where the provider said so."""

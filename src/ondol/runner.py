@@ -107,6 +107,11 @@ class Served:
         return frozenset(name for name, t in self.tools.items() if t.effect == "read")
 
     @functools.cached_property
+    def weight(self) -> int:
+        """How much of a request its instructions and tools take; see ``sizes``."""
+        return sizes.weight_of_text(self.definition)
+
+    @functools.cached_property
     def whole_tools(self) -> Mapping[str, Tool[..., Any]]:
         """The tools that a model is offered as long as nothing that it sees is cut: there is no more to read."""
         return {name: t for name, t in self.tools.items() if t is not outputs.READ_MORE}
@@ -159,6 +164,7 @@ class Drive:
         self.changed = asyncio.Event()
         self.early: dict[int, journal.Batch] = {}  # committed, but an earlier batch is not folded yet
         self._folded = asyncio.Event()
+        self._foreseen: journal.Foreseen | None = None
         memory = served.agent.memory
         self.memory = None if memory is None else RunMemory(self, memory)
         self.calls = Calls(self)
@@ -227,6 +233,8 @@ class Drive:
             # A signal that came as the run ended finds nothing to hold any more: that is no loss.
             if self.ended is None and self.suspended is None:
                 raise several.exceptions[0] from None
+        finally:
+            del self.calls, self.guard, self.prepare  # they hold it: without them it is freed at once, by no collection
 
     @property
     def asked(self) -> Candidate:
@@ -305,7 +313,7 @@ class Drive:
                 case lifecycle.Settle(work=work):
                     for call, verdict in work:
                         await self.calls.advance(call, verdict)
-                case lifecycle.Advance(work=((call, verdict),)) if len(self.state.open_effects) == 1:
+                case lifecycle.Advance(work=((call, verdict),)) if len(self.state.without_outcome) == 1:
                     await self.calls.advance(call, verdict)
                 case lifecycle.Advance(work=work):
                     for call, verdict in work:
@@ -400,9 +408,14 @@ class Drive:
             return
         self.early[batch.seq] = batch
         while (following := self.early.pop(self.state.seq + 1, None)) is not None:
-            self.state = journal.fold([following], self.state)
+            self.state = journal.fold([following], self.state, self._foreseen)
         self._folded.set()
         self.runner.streams.notify(self.row.id)
+
+    def foresee(self, entry: events.ModelCompleted | events.EffectSucceeded | events.EffectFailed) -> journal.State:
+        """The state with an entry that is about to be written. When it is, it is not folded a second time."""
+        self._foreseen = journal.Foreseen(self.state, entry, journal.apply(self.state, entry))
+        return self._foreseen.after
 
     async def caught_up(self) -> None:
         """Return when the fold holds all that was committed here."""
@@ -603,7 +616,7 @@ class Drive:
         completed = events.ModelCompleted(
             step=self.state.step + 1, message=ordinal, stop=_unusual(answer.stop), **spent
         )
-        used = journal.used_with(self.state, completed)
+        used = self.foresee(completed).usage
         batch = await self.write(
             transactions.answer, self.claim_now, self.row.user_id, self.now(), completed, body, calls, used
         )
@@ -671,7 +684,7 @@ class Drive:
         self.record(self.ended.batch)
         assert self.ended.run.base is not None
         self.runner.histories.extend(
-            self.claimed.session, self.talk.provider, self.talk.history, *self.talk.in_order(),
+            self.claimed.session, self.talk.provider, self.talk.history, self.talk.told(),
             self.ended.run.base + n_messages,
         )  # fmt: skip
         return True

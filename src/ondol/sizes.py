@@ -17,7 +17,7 @@ _PER_BYTE_SENT = 40  # bytes of a document that weigh as much as one byte of tex
 
 def weight_of_stored(body: str, message: Message) -> int:
     """How much of a request a stored message takes, in bytes of text; ``message`` is the same, read."""
-    weight = len(body) if body.isascii() else len(body.encode())
+    weight = weight_of_text(body)
     for part in message.parts:
         if isinstance(part, Attachment):
             weight += weight_of_attachment(part)
@@ -26,10 +26,7 @@ def weight_of_stored(body: str, message: Message) -> int:
 
 def weight_of_body(body: str) -> int:
     """The same, of a message that is read only if something is attached to it."""
-    return weight_of_stored(body, messages.loads(body) if messages.ATTACHED in body else _NOTHING)
-
-
-_NOTHING = Message("tool", ())
+    return weight_of_stored(body, messages.loads(body)) if messages.ATTACHED in body else weight_of_text(body)
 
 
 def weight_of(message: Message) -> int:

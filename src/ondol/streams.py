@@ -93,8 +93,9 @@ class Streams:
         return run in self._watches
 
     def notify(self, run: str) -> None:
-        for watch in self._watches.get(run, ()):
-            watch.wake()
+        if run in self._watches:
+            for watch in self._watches[run]:
+                watch.wake()
 
     def notify_all(self) -> None:
         for run in list(self._watches):

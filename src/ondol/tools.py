@@ -47,21 +47,31 @@ LONGEST = timedelta(days=365)  # of what can be waited for
 DEFAULT_KEY_TTL = timedelta(hours=24)  # what most payment and mail services keep an idempotency key for
 
 
+_MAKING = threading.Lock()
+
+
 class Cancelled:
     """Has this call been asked to stop, by a cancel or because its time is over? Safe to read from a thread."""
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        self._is_set = False
+        self._event: threading.Event | None = None  # made for the first who waits: few do
 
     def __bool__(self) -> bool:
-        return self._event.is_set()
+        return self._is_set
 
     def wait(self, timeout: float | None = None) -> bool:
         """For tools in threads: block until asked to stop, at most ``timeout`` seconds."""
-        return self._event.wait(timeout)
+        with _MAKING:
+            event = self._event = self._event or threading.Event()
+        return self._is_set or event.wait(timeout)  # (it is set in this order, below)
 
     def set(self) -> None:
-        self._event.set()
+        self._is_set = True
+        with _MAKING:
+            event = self._event
+        if event is not None:
+            event.set()
 
 
 class SessionState(MutableMapping[str, Any]):
@@ -412,14 +422,20 @@ class Tool(Generic[P, R]):
             raise InvalidInput(
                 redact(f"the arguments of {self.name} do not fit: {schemas.mismatch(error, 'arguments')}")
             ) from error
-        return {name: getattr(parsed, name) for name in type(parsed).model_fields}
+        return {name: getattr(parsed, name) for name in self._names}
+
+    @functools.cached_property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(self._arguments.model_fields)
 
     def _validated(self, arguments: Mapping[str, Any]) -> Any:
-        from pydantic import ValidationError
-
         try:
             return self._arguments.model_validate_json(json.dumps(arguments), strict=True)
-        except ValidationError as error:
+        except ValueError as error:
+            from pydantic import ValidationError
+
+            if not isinstance(error, ValidationError):
+                raise
             if not any(e["type"] == "int_type" for e in error.errors(include_url=False)):
                 raise
             whole = schemas.with_whole_numbers(arguments)  # to JSON 3.0 is an integer, and some models write it so
