@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, dataclass_transform
 
 from ondol.errors import EndCode
 
@@ -20,7 +20,17 @@ OriginEffects: TypeAlias = Literal["free", "guard", "reuse", "stub", "run"]
 AskKind: TypeAlias = Literal["approval", "question", "unknown_effect", "parked", "definition_changed", "compaction"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+T = TypeVar("T")
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
+def _entry(cls: type[T]) -> type[T]:
+    """A dataclass with keywords only, that nobody changes. Type checkers see to that: to have it checked when it runs,
+    too, would make it twice as slow to make, and three times to define."""
+    return dataclass(kw_only=True, slots=True, unsafe_hash=False)(cls)
+
+
+@_entry
 class Spent:
     """What one model call took, in tokens; None where nobody said. See ``model.Answer``.
 
@@ -37,7 +47,7 @@ class Spent:
     reasoning: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_entry
 class RunAccepted:
     kind: ClassVar[str] = "run.accepted"
     agent: str
@@ -45,7 +55,7 @@ class RunAccepted:
     trigger: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_entry
 class RunOrigin:
     """It is a replay of another run, or (``at_step``) a fork of one, which has the steps before that as its own.
 
@@ -68,7 +78,7 @@ class RunOrigin:
     steers: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_entry
 class RunReplayed:
     """``run`` replays its family: it could have gone on, and does not any more."""
 
@@ -76,7 +86,7 @@ class RunReplayed:
     run: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_entry
 class RunQueued:
     """Back in the queue: ``why`` is ``decided``, ``released``, ``recovered`` or ``retried``.
 
@@ -89,24 +99,24 @@ class RunQueued:
     cut: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_entry
 class RunStarted:
     kind: ClassVar[str] = "run.started"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_entry
 class RunResumed:
     kind: ClassVar[str] = "run.resumed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_entry
 class RunWaiting:
     kind: ClassVar[str] = "run.waiting"
     asks: list[str]
     revision: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_entry
 class RunCancelling:
     """A cancel was accepted while somebody held the run. ``interrupted_by`` names the run that took its place, if one
     did: then what is in flight may finish."""
@@ -118,12 +128,12 @@ class RunCancelling:
     interrupted_by: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_entry
 class RunCompleted:
     kind: ClassVar[str] = "run.completed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_entry
 class RunFailed:
     kind: ClassVar[str] = "run.failed"
     code: EndCode
@@ -131,7 +141,7 @@ class RunFailed:
     retryable: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_entry
 class RunCancelled:
     kind: ClassVar[str] = "run.cancelled"
     by: str = ""
@@ -140,7 +150,7 @@ class RunCancelled:
     interrupted_by: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_entry
 class RunExpired:
     """The question ``ask`` was not answered in time, and there is nothing to go on with."""
 
@@ -149,7 +159,7 @@ class RunExpired:
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_entry
 class RunParked:
     """An operator's word is needed. ``ask_kind`` is ``parked`` or ``definition_changed``.
 
@@ -164,7 +174,7 @@ class RunParked:
     restored: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_entry
 class RunJoined:
     """Its message became part of the run ``host``, which shows it to its model from here on; or it answered the
     question ``ask`` of that run. They share their end."""
@@ -174,25 +184,25 @@ class RunJoined:
     ask: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_entry
 class SessionCommitted:
     kind: ClassVar[str] = "session.committed"
     revision: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_entry
 class StepStarted:
     kind: ClassVar[str] = "step.started"
     step: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_entry
 class StepCompleted:
     kind: ClassVar[str] = "step.completed"
     step: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_entry
 class StepFailed(Spent):
     """One attempt of a model call failed. With ``retry_at`` (microseconds since 1970) it is tried again then.
 
@@ -213,7 +223,7 @@ class StepFailed(Spent):
     fits: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_entry
 class ContextBuilt:
     """What the next model call sees: enough to build the same request again, and the hash that proves it.
 
@@ -250,7 +260,7 @@ class ContextBuilt:
     steers: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_entry
 class ContextCompacted(Spent):
     """The model is shown less from this step on: ``view`` in the place of ``was`` (see ``view.View``).
 
@@ -273,7 +283,7 @@ class ContextCompacted(Spent):
     offered: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_entry
 class ModelStarted:
     """``model`` is the name of the one that is asked, where the agent has several. ``summary``: it is asked for one, to
     stand in the place of older turns."""
@@ -284,7 +294,7 @@ class ModelStarted:
     summary: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_entry
 class ModelCompleted(Spent):
     """``message`` is the ordinal of the answer. ``stop`` is the finish reason, where it is not the usual one."""
 
@@ -294,7 +304,7 @@ class ModelCompleted(Spent):
     stop: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_entry
 class EffectPlanned:
     """``call`` is the call's ordinal in the run. It is the next call of the answer written with it.
 
@@ -316,7 +326,7 @@ class EffectPlanned:
     reuses: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_entry
 class EffectStarted:
     """``presumed``: it may have been started after the backup that this store comes from; nothing was sent now."""
 
@@ -327,7 +337,7 @@ class EffectStarted:
     presumed: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_entry
 class EffectSucceeded:
     """``by`` says who knew: the ``tool`` itself, its ``check``, a ``person``, or that it is ``recorded`` of another
     effect; a ``stub`` was made up. ``warning`` says what of the result or of the session state could not be recorded
@@ -343,14 +353,14 @@ class EffectSucceeded:
     pins: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_entry
 class EffectFailed:
     kind: ClassVar[str] = "effect.failed"
     call: int
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_entry
 class EffectUnknown:
     """``seen``: the process that writes this saw the attempt end, or its time run out, so it cannot act any more."""
 
@@ -361,7 +371,7 @@ class EffectUnknown:
     seen: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_entry
 class EffectResolved:
     """A person settled an unknown: ``happened``, ``not_happened`` or ``give_up``."""
 
@@ -370,13 +380,13 @@ class EffectResolved:
     outcome: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_entry
 class EffectAbandoned:
     kind: ClassVar[str] = "effect.abandoned"
     call: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_entry
 class EffectExpired:
     """Its approval was not given in time; the model is told so."""
 
@@ -384,7 +394,7 @@ class EffectExpired:
     call: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_entry
 class AskOpened:
     """``definition`` is there where an approval is asked for again, since the tool is another one now.
 
@@ -401,7 +411,7 @@ class AskOpened:
     hash: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_entry
 class AskDecided:
     """``arguments`` is there only where the person replaced them, ``value`` is the answer to a question."""
 
@@ -415,7 +425,7 @@ class AskDecided:
     value: Any = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@_entry
 class AskExpired:
     """``value`` is what a question is answered with by default; ``unanswered``: it has no default, so its run ends."""
 

@@ -7,8 +7,7 @@ A model without a price is unpriced, which is not the same as free.
 from __future__ import annotations
 
 import json
-import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
@@ -74,8 +73,7 @@ def parse(text: str, source: str) -> Prices:
         InvalidInput: it cannot be read so; the message names file, model and key.
     """
     try:
-        read = json.loads if source.endswith(".json") else tomllib.loads
-        raw: Any = read(text, parse_float=Decimal)
+        raw: Any = _reader(source)(text, parse_float=Decimal)
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"the price file {source} cannot be read: {error}") from error
     models = raw.get("models") if isinstance(raw, dict) else None
@@ -84,6 +82,14 @@ def parse(text: str, source: str) -> Prices:
             f'the price file {source} has no table "models": write [models."NAME"] with input and output'
         )
     return Prices({m: _price(p, m, source) for m, p in models.items()}, str(raw.get("currency", "")), source)
+
+
+def _reader(source: str) -> Callable[..., Any]:
+    if source.endswith(".json"):
+        return json.loads
+    import tomllib  # it takes a while to load, and most have no prices
+
+    return tomllib.loads
 
 
 def _price(raw: Any, model: str, source: str) -> Price:

@@ -289,6 +289,8 @@ async def test_an_agent_without_a_memory_reads_and_writes_nothing_for_it(db: str
         for _ in range(3):
             await rt.run(plain, "hello", user="kim")
     turn = [n for n in names if n.startswith(("fact.", "posting.", "space.", "outbox.")) and n != "fact.expired"]
+    if "outbox.due" in turn:  # looked for once, when the runtime opens: that may be while the first turn goes on
+        turn.remove("outbox.due")
     assert turn == []
 
 

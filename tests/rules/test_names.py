@@ -1,0 +1,46 @@
+"""The names of the package: each is there, from its own module, and none of them is imported before it is asked for."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import ondol
+
+IMPORTED = {
+    name.name: statement.module
+    for statement in ast.walk(ast.parse(Path(ondol.__file__).read_text()))
+    if isinstance(statement, ast.ImportFrom) and (statement.module or "").startswith("ondol.")
+    for name in statement.names
+    if statement.col_offset == 4  # what type checkers see
+}
+
+
+@pytest.mark.parametrize("name", ondol.__all__)
+def test_a_public_name_comes_from_the_module_that_type_checkers_are_told(name: str) -> None:
+    assert getattr(ondol, name) is getattr(import_module(IMPORTED[name]), name)
+    assert name in dir(ondol)
+
+
+def test_type_checkers_are_told_of_no_other_names() -> None:
+    assert sorted(IMPORTED) == sorted(ondol.__all__)
+
+
+def test_what_there_is_not_is_said_as_python_says_it() -> None:
+    with pytest.raises(AttributeError, match="module 'ondol' has no attribute 'nothing'"):
+        ondol.nothing  # noqa: B018
+
+
+def test_only_what_is_asked_for_is_imported() -> None:
+    program = (
+        "import json, sys, ondol; before = [m for m in sys.modules if m.startswith('ondol.')]; from ondol import tool; "
+        "print(json.dumps([before, 'ondol.tools' in sys.modules, 'ondol.runtime' in sys.modules]))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [[], True, False]
