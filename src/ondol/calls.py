@@ -70,11 +70,15 @@ class Calls:
         self._patches: dict[int, Mapping[str, Any]] = {}  # decided here; maybe not yet folded
         self.tools: dict[int, Tool[..., Any]] = {}  # of calls that tools of steps made: the agent need not have them
         self.changed: dict[int, str] = {}  # tools of steps whose code does not fit what is recorded, and why
-        self._numbering = asyncio.Lock()  # whoever plans a step takes the next ordinal
 
     @property
     def served(self) -> Served:
         return self.drive.served
+
+    @functools.cached_property
+    def _numbering(self) -> asyncio.Lock:
+        """Whoever plans a step of a tool of steps takes the next ordinal."""
+        return asyncio.Lock()
 
     async def advance(self, call: int, verdict: effects.Verdict) -> None:
         """Work on one call of the model."""
@@ -361,7 +365,7 @@ class Calls:
             return limit
         if (policy := self.served.agent.context) is not None:  # a new result may not fill the budget: about a quarter
             limit = min(limit, policy.budget)
-        return outputs.share(limit, len([e for e in state.of_last_step if e.parent is None]))
+        return outputs.share(limit, state.calls_asked)
 
     async def value_of(self, result: ToolResponse) -> Any:
         """The whole of a recorded result, as the body of a tool of steps is given it."""

@@ -26,20 +26,20 @@ class CancelToken:
     """One for each claimed run. Whoever waits is told at once; set once, set for ever."""
 
     def __init__(self) -> None:
-        self._listeners: set[Callable[[], None]] = set()
+        self._listeners: list[Callable[[], None]] = []
         self.is_set = False
 
     def set(self) -> None:
         if not self.is_set:
             self.is_set = True
-            for listener in list(self._listeners):
+            for listener in self._listeners.copy():
                 listener()
 
     def listen(self, listener: Callable[[], None]) -> None:
-        self._listeners.add(listener)
+        self._listeners.append(listener)
 
     def unlisten(self, listener: Callable[[], None]) -> None:
-        self._listeners.discard(listener)
+        self._listeners.remove(listener)
 
 
 class InFlight(Generic[T]):

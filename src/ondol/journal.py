@@ -133,6 +133,16 @@ class State:
         return itertools.takewhile(lambda e: e.step == self.step, reversed(self.effects))
 
     @property
+    def calls_asked(self) -> int:
+        """How many calls the last answer made."""
+        asked = 0
+        for effect in reversed(self.effects):
+            if effect.step != self.step:
+                break
+            asked += effect.parent is None
+        return asked
+
+    @property
     def calls_open(self) -> bool:
         """Has a call of the last answer no outcome yet?"""
         return bool(self.without_outcome) and any(self.effects[c].step == self.step for c in self.without_outcome)
@@ -287,8 +297,8 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
             )  # fmt: skip
             return _planned(state, planned)
         case events.EffectPlanned():
-            part = sum(e.message == state.last_answer for e in state.of_last_step)
-            reply = state.last_answer + 1 + part
+            reply = state.next_message  # the results follow on their answer, in the order of its calls
+            part = reply - state.last_answer - 1
             planned = Effect(
                 ordinal=entry.call, step=state.step, tool=entry.tool, effect=entry.effect, message=state.last_answer,
                 part=part, reply=reply, state="asked" if entry.ask else "planned", ask=entry.ask, reuses=entry.reuses,

@@ -67,7 +67,7 @@ def encoded_of(blob: Blob, data: bytes) -> Any:
 
 def is_cut(message: Message) -> bool:
     """Does it hold a result that is too long to be shown whole?"""
-    return any(isinstance(p, ToolResponse) and p.blob is not None for p in message.parts)
+    return any(isinstance(part, ToolResponse) and part.blob is not None for part in message.parts)
 
 
 def blobs_of(messages: Iterable[Message]) -> dict[str, Blob]:

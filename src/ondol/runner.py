@@ -163,7 +163,7 @@ class Drive:
         self._asleep = 0  # calls that wait for an instant
         self.changed = asyncio.Event()
         self.early: dict[int, journal.Batch] = {}  # committed, but an earlier batch is not folded yet
-        self._folded = asyncio.Event()
+        self._folded: asyncio.Event | None = None  # for whoever waits for that
         self._foreseen: journal.Foreseen | None = None
         memory = served.agent.memory
         self.memory = None if memory is None else RunMemory(self, memory)
@@ -409,7 +409,9 @@ class Drive:
         self.early[batch.seq] = batch
         while (following := self.early.pop(self.state.seq + 1, None)) is not None:
             self.state = journal.fold([following], self.state, self._foreseen)
-        self._folded.set()
+        self._foreseen = None
+        if self._folded is not None:
+            self._folded.set()
         self.runner.streams.notify(self.row.id)
 
     def foresee(self, entry: events.ModelCompleted | events.EffectSucceeded | events.EffectFailed) -> journal.State:
@@ -420,6 +422,7 @@ class Drive:
     async def caught_up(self) -> None:
         """Return when the fold holds all that was committed here."""
         while self.early:
+            self._folded = self._folded or asyncio.Event()
             self._folded.clear()
             await self._folded.wait()
 
