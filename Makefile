@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# The tests start hundreds of processes. Where the environment forbids Python to keep what it compiled, each compiles all.
+export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: demo test test-postgres lint bench mutants torture clean
 
