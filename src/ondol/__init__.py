@@ -124,17 +124,21 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'ondol' has no attribute {name!r}")
+    """A public name, or a module (``ondol.errors``)."""
+    home = _HOME.get(name, name)
     try:
-        found = getattr(import_module(f"ondol.{_HOME[name]}"), name)
+        found = import_module(f"ondol.{home}")
     except ModuleNotFoundError as error:
-        if _HOME[name] not in ("blocking", "client"):
+        if error.name == f"ondol.{name}":
+            raise AttributeError(f"module 'ondol' has no attribute {name!r}") from None
+        if home not in ("blocking", "client"):
             raise
         from ondol.errors import InvalidInput
 
         raise InvalidInput(f"{error.name} is missing: pip install 'ondol[server]'") from error
-    globals()[name] = found  # it is not asked for again
+    if name in _HOME:
+        found = getattr(found, name)
+        globals()[name] = found  # it is not asked for again
     return found
 
 

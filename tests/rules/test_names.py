@@ -37,6 +37,12 @@ def test_what_there_is_not_is_said_as_python_says_it() -> None:
         ondol.nothing  # noqa: B018
 
 
+def test_a_module_is_there_without_being_imported_by_its_name() -> None:
+    program = "import ondol; print(ondol.errors.NotFound is ondol.NotFound, ondol.testing.ManualClock.__name__)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "ManualClock"]
+
+
 def test_only_what_is_asked_for_is_imported() -> None:
     program = (
         "import json, sys, ondol; before = [m for m in sys.modules if m.startswith('ondol.')]; from ondol import tool; "
