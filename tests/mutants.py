@@ -999,8 +999,8 @@ MUTANTS = (
     Mutant(
         "limits: a write under way is never cut off",
         "calls.py",
-        "if effect.is_write or left is None or",
-        "if left is None or",
+        "if effect.is_write or (bounds.wall is None and",
+        "if (bounds.wall is None and",
         ("tests/promise/test_limits.py::test_a_write_in_flight_is_never_cut_off_by_a_limit",),
     ),
     Mutant(
@@ -1156,8 +1156,8 @@ MUTANTS = (
     Mutant(
         "steps: a lost step holds planned once siblings",
         "lifecycle.py",
-        'or (e.state == "started" and e.parent is not None',
-        "or (False and e.parent is not None",
+        'if e.state == "started" and e.parent is not None',
+        "if False and e.parent is not None",
         (
             "tests/rules/test_lifecycle.py::test_a_step_that_was_lost_holds_planned_once_siblings_until_its_body_has_looked",
         ),
@@ -1202,8 +1202,8 @@ MUTANTS = (
     Mutant(
         "jump: an attempt has no more time than its tool allows",
         "calls.py",
-        "seconds=min(timeout, deadline - self.drive.clock.now())",
-        "seconds=(deadline - self.drive.clock.now())",
+        "left = min(timeout, deadline - self.drive.clock.now())",
+        "left = deadline - self.drive.clock.now()",
         ("tests/promise/test_jumps.py",),
     ),
     Mutant(
@@ -1272,8 +1272,8 @@ MUTANTS = (
     Mutant(
         "siblings: the model is asked only when every call has an outcome",
         "lifecycle.py",
-        "    if state.open_effects:\n",
-        "    if state.open_effects and busy:\n",
+        "    if state.without_outcome:\n",
+        "    if state.without_outcome and busy:\n",
         ("tests/rules/test_lifecycle.py", "tests/promise/test_effects.py"),
     ),
     Mutant(

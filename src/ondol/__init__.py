@@ -120,18 +120,20 @@ _HOMES = {
     "usage": "Usage",
     "values": "Opaque",
 }  # fmt: skip
+_NEED_SERVER = {"AsyncClient", "Client"}  # the extra
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
     """A public name, or a module (``ondol.errors``)."""
-    home = _HOME.get(name, name)
+    if not name.isidentifier() or name.startswith("_"):
+        raise AttributeError(f"module 'ondol' has no attribute {name!r}")
     try:
-        found = import_module(f"ondol.{home}")
+        found = import_module(f"ondol.{_HOME.get(name, name)}")
     except ModuleNotFoundError as error:
         if error.name == f"ondol.{name}":
             raise AttributeError(f"module 'ondol' has no attribute {name!r}") from None
-        if home not in ("blocking", "client"):
+        if name not in _NEED_SERVER:
             raise
         from ondol.errors import InvalidInput
 
@@ -143,4 +145,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted({*globals(), *__all__} - _NEED_SERVER)

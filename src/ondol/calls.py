@@ -365,7 +365,7 @@ class Calls:
             return limit
         if (policy := self.served.agent.context) is not None:  # a new result may not fill the budget: about a quarter
             limit = min(limit, policy.budget)
-        return outputs.share(limit, state.calls_asked)
+        return outputs.share(limit, sum(e.parent is None for e in state.of_last_step))
 
     async def value_of(self, result: ToolResponse) -> Any:
         """The whole of a recorded result, as the body of a tool of steps is given it."""

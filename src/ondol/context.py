@@ -228,7 +228,8 @@ def _valid_json(value: Any) -> Any:
 
 
 def _foreign(part: Part, provider: str) -> bool:
-    return own.get("name", provider) != provider if (own := getattr(part, "provider", None)) else False
+    own = getattr(part, "provider", None)
+    return own is not None and own.get("name", provider) != provider
 
 
 def _without_private_data(part: Part, provider: str) -> Part | None:

@@ -68,13 +68,14 @@ class Conversation:
         self.bodies[ordinal] = body
         if message.role == "assistant":
             self.call_ids.update(c.id for c in message.calls)
-        weight = sizes.weight_of_body(body)
+        attached = messages.ATTACHED in body
+        weight = sizes.weight_of_stored(body, message) if attached else sizes.weight_of_text(body)
         self._weight += weight
         if (sent := context.sendable(body, message, self.provider)) is not None:
             self._sendable[ordinal] = Item(ordinal, sent, weight)
         if message.role == "tool":
             self._is_cut = self._is_cut or outputs.is_cut(message)
-        if (message.role == "tool" or messages.ATTACHED in body) and view.is_heavy(message):
+        if (message.role == "tool" or attached) and view.is_heavy(message):
             self._heavy.append(ordinal)
 
     @property

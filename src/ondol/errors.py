@@ -472,8 +472,13 @@ class ModelError(OndolError):
         self.kind: ModelErrorKind = kind
         self.code = model_code(kind)
         self.retry_after, self.sent = retry_after, sent
-        self.input_tokens, self.output_tokens = input_tokens, output_tokens
+        self.input_tokens, self.output_tokens = _counted(input_tokens), _counted(output_tokens)
         super().__init__(message)
+
+
+def _counted(tokens: Any) -> int | None:
+    """What is no number of tokens was not counted. (An error is no place to raise another.)"""
+    return tokens if isinstance(tokens, int) and tokens >= 0 else None
 
 
 class StoreError(OndolError):

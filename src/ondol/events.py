@@ -27,7 +27,7 @@ T = TypeVar("T")
 def _entry(cls: type[T]) -> type[T]:
     """A dataclass with keywords only, that nobody changes. Type checkers see to that: to have it checked when it runs,
     too, would make it twice as slow to make, and three times to define."""
-    return dataclass(kw_only=True, slots=True, unsafe_hash=False)(cls)
+    return dataclass(kw_only=True, slots=True)(cls)
 
 
 @_entry

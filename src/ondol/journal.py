@@ -123,6 +123,12 @@ class State:
         object.__setattr__(changed, "__dict__", self.__dict__ | changes)  # copied as a whole, and not field by field
         return changed
 
+    def draft(self) -> _Draft:
+        """A copy that changes itself."""
+        copied = object.__new__(_Draft)
+        object.__setattr__(copied, "__dict__", self.__dict__.copy())
+        return copied
+
     @property
     def open_effects(self) -> tuple[Effect, ...]:
         return tuple([self.effects[call] for call in self.without_outcome])
@@ -131,16 +137,6 @@ class State:
     def of_last_step(self) -> Iterator[Effect]:
         """The calls of the last answer, and those that they made, from the last one back."""
         return itertools.takewhile(lambda e: e.step == self.step, reversed(self.effects))
-
-    @property
-    def calls_asked(self) -> int:
-        """How many calls the last answer made."""
-        asked = 0
-        for effect in reversed(self.effects):
-            if effect.step != self.step:
-                break
-            asked += effect.parent is None
-        return asked
 
     @property
     def calls_open(self) -> bool:
@@ -222,6 +218,18 @@ class State:
         return self.root(effect).ordinal == self.root(other).ordinal and effect.ordinal < other.ordinal
 
 
+class _Draft(State):
+    """A state while a batch is folded into it: one copy is made for all of its entries."""
+
+    def but(self, **changes: Any) -> State:
+        self.__dict__.update(changes)
+        return self
+
+    def done(self) -> State:
+        object.__setattr__(self, "__class__", State)
+        return self
+
+
 class Foreseen(NamedTuple):
     """What ``apply`` gave before the entry was written. It does not depend on the instant."""
 
@@ -235,13 +243,14 @@ def fold(batches: Iterable[Batch], state: State | None = None, foreseen: Foresee
     state = state or State()
     for batch in batches:
         worked, in_tools = _worked_until(state, batch)
-        for entry in batch.entries:
-            if foreseen is not None and entry is foreseen.entry and state is foreseen.before:
-                state = foreseen.after
-            else:
-                state = apply(state, entry, batch.at)
+        draft, entries = state.draft(), batch.entries
+        if foreseen is not None and entries[:1] == (foreseen.entry,) and state is foreseen.before:
+            draft, entries = foreseen.after.draft(), entries[1:]
+        for entry in entries:
+            apply(draft, entry, batch.at)
         last = batch.seq + len(batch.entries) - 1
-        state = state.but(seq=last, fence=batch.fence, at=batch.at, worked=worked, in_tools=in_tools)
+        draft.but(seq=last, fence=batch.fence, at=batch.at, worked=worked, in_tools=in_tools)
+        state = draft.done()
     return state
 
 
@@ -408,10 +417,7 @@ def _worked_until(state: State, batch: Batch) -> tuple[int, int]:
     held = batch.fence == state.fence or any(
         isinstance(e, events.RunQueued) and e.why == "released" for e in batch.entries
     )
-    if not held or state.status != "running":
-        return state.worked, state.in_tools
-    passed = max(0, batch.at - state.at)
-    return state.worked + passed, state.in_tools + (passed if state.calls_open else 0)
+    return (state.worked_at(batch.at), state.in_tools_at(batch.at)) if held else (state.worked, state.in_tools)
 
 
 def used_with(
@@ -422,7 +428,7 @@ def used_with(
         return _with_summary(state, entry)
     if state.origin is not None and entry.step < (state.origin.at_step or 0):
         return state.usage  # a step that a fork shares: the run that it is a fork of has paid for it
-    return usage.with_call(state.usage, entry, state.lost, state.expected_input)
+    return usage.with_call(state.usage, entry, state.lost, state.expected_input())
 
 
 def _with_summary(state: State, entry: events.ContextCompacted) -> Mapping[str, Usage]:

@@ -103,8 +103,12 @@ def _is_answered(part: object) -> bool:
             return isinstance(text, str)
         case ToolCall(id=id, name=name, arguments=arguments):
             return isinstance(id, str) and isinstance(name, str) and isinstance(arguments, dict | str)
+        case UnknownPart(raw=raw):
+            return isinstance(raw, dict) and values.is_json(raw)
+        case Attachment(digest=digest, media_type=media_type, name=name, size=size):
+            return all(isinstance(t, str) for t in (digest, media_type, name)) and isinstance(size, int)
         case _:
-            return isinstance(part, Attachment | UnknownPart)
+            return False
 
 
 def spent_on(answer: Answer, asked: str) -> dict[str, Any]:

@@ -29,8 +29,6 @@ class Taken(NamedTuple):
 
 def take(encoded: Any) -> Taken:
     """The result with a mark in the place of all bytes and texts in base64 that are an image, a sound or a document."""
-    if type(encoded) is str and _read(encoded) is None:
-        return Taken(encoded)
     attached: list[Attachment] = []
     data: list[bytes] = []
 

@@ -250,8 +250,7 @@ class Preparation:
     def _block(self, state: journal.State, seen: View, summary: Summary) -> str:
         facts = self._facts if self._leaves_out(seen) else ()
         pinned = self.drive.claimed.session.pinned.texts if self.drive.claimed.session.pins else []
-        pinned = list(dict.fromkeys([*pinned, *state.pins])) if state.pins else pinned
-        return carried.block(pinned, facts, summary) if pinned or facts or seen.since else ""
+        return carried.block(list(dict.fromkeys([*pinned, *state.pins])), facts, summary)
 
     def _leaves_out(self, seen: View) -> bool:
         return bool(seen.since or seen.detail)

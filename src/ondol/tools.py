@@ -47,30 +47,24 @@ LONGEST = timedelta(days=365)  # of what can be waited for
 DEFAULT_KEY_TTL = timedelta(hours=24)  # what most payment and mail services keep an idempotency key for
 
 
-_MAKING = threading.Lock()
-
-
 class Cancelled:
     """Has this call been asked to stop, by a cancel or because its time is over? Safe to read from a thread."""
 
     def __init__(self) -> None:
         self._is_set = False
-        self._event: threading.Event | None = None  # made for the first who waits: few do
+        self._waited_for: dict[str, threading.Event] = {}  # made for the first who waits: few do
 
     def __bool__(self) -> bool:
         return self._is_set
 
     def wait(self, timeout: float | None = None) -> bool:
         """For tools in threads: block until asked to stop, at most ``timeout`` seconds."""
-        with _MAKING:
-            event = self._event = self._event or threading.Event()
-        return self._is_set or event.wait(timeout)  # (it is set in this order, below)
+        event = self._waited_for.setdefault("set", threading.Event())  # one, whoever comes at the same time
+        return self._is_set or event.wait(timeout)  # (it is set in the other order, below)
 
     def set(self) -> None:
         self._is_set = True
-        with _MAKING:
-            event = self._event
-        if event is not None:
+        if event := self._waited_for.get("set"):
             event.set()
 
 

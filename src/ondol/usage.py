@@ -6,7 +6,7 @@ nobody said is not zero: a sum over such calls says how many of them there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ondol import values
@@ -39,9 +39,7 @@ class Usage(NamedTuple):
         return Usage._make(summed)
 
 
-def with_call(
-    used: Mapping[str, Usage], entry: Spent, lost: int = 0, expected: Callable[[], int] = lambda: 0
-) -> Mapping[str, Usage]:
+def with_call(used: Mapping[str, Usage], entry: Spent, lost: int = 0, expected: int = 0) -> Mapping[str, Usage]:
     """The usage by model, with the call that this entry ended.
 
     ``lost`` calls of the same step had no end that anybody heard of; each of those is believed to have taken
@@ -53,7 +51,7 @@ def with_call(
         return used
     silent = not free and (entry.input is None or entry.output is None)
     guessed = lost + (silent and entry.input is None)
-    call = Usage(lost + (not free), *known, lost + silent, guessed * expected() if guessed else 0)
+    call = Usage(lost + (not free), *known, lost + silent, guessed * expected)
     model = model_of(entry)
     return {**used, model: used[model].plus(call) if model in used else call}
 

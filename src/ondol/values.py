@@ -331,6 +331,8 @@ def dumps(encoded: Any) -> str:
         text = _writer()(encoded).decode()
     except ValueError:  # a text that is no valid Unicode
         text = valid(_to_json(encoded))
+    if "NaN" in text or "Infinity" in text:  # a word of somebody's, or of the writer's own: that is no JSON
+        text = valid(_to_json(encoded))
     return _ESCAPED_NUL.sub(r"\1" + _NUL_SHOWN, text) if "\\u0000" in text else text
 
 
@@ -340,6 +342,15 @@ def _writer() -> Callable[[Any], bytes]:
     from pydantic_core import to_json
 
     return to_json
+
+
+def is_json(given: Any) -> bool:
+    """Does it consist of JSON's own types only?"""
+    try:
+        json.dumps(given, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
 
 
 _NUL_SHOWN = "\u2400"  # the sign that Unicode has for it

@@ -300,8 +300,9 @@ class EmbeddedEngine:
         self._forget(drive.row.id)
         self.deliveries.look()
         if drive.ended is not None:
-            if drive.memory is not None:
-                self.embedding.look(drive.memory.scope)
+            memory, drive.memory = drive.memory, None  # it holds the drive
+            if memory is not None:
+                self.embedding.look(memory.scope)
             self.streams.settled(drive.ended.run)
             if drive.ended.next_run is not None:
                 self.wake(tenant, *drive.ended.next_run)

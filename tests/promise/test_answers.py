@@ -13,6 +13,7 @@ from kit import Conversation
 from ondol import (
     Agent,
     Answer,
+    Attachment,
     Delta,
     Message,
     ModelRequest,
@@ -22,6 +23,7 @@ from ondol import (
     Text,
     ToolCall,
     ToolResponse,
+    UnknownPart,
     tool,
 )
 from ondol.testing import ManualClock, ScriptedModel, call, error, text, truncated
@@ -173,6 +175,9 @@ NO_ANSWERS: list[tuple[Any, str]] = [
     (Answer(parts=(Text("so"), ToolCall("c1", "mail", None))), "is no part of an answer"),  # type: ignore[arg-type]
     (Answer(parts=(Text("so"), ToolCall(None, "mail", {}))), "is no part of an answer"),  # type: ignore[arg-type]
     (Answer(parts=(Text("so"), ToolResponse("c1", "mail", "sent"))), "is no part of an answer"),
+    (Answer(parts=(Text("so"), UnknownPart({"depth": float("nan")}))), "is no part of an answer"),
+    (Answer(parts=(Text("so"), UnknownPart({"depth": b"3"}))), "is no part of an answer"),
+    (Answer(parts=(Text("so"), Attachment("d", "image/png", "a", float("nan")))), "is no part of an answer"),  # type: ignore[arg-type]
     (Answer(parts=(Text("so"),), stop=None), "stop=None is no text"),  # type: ignore[arg-type]
     (Answer(parts=(Text("so"),), input_tokens=-1), "input_tokens=-1 is no number of tokens"),
     (Answer(parts=(Text("so"),), output_tokens="7"), "output_tokens='7' is no number"),  # type: ignore[arg-type]

@@ -203,6 +203,7 @@ async def test_a_summary_made_by_hand_counts_for_its_agent_model_session_user_an
         (ModelError("server", "down"), Usage(calls=1, unknown=1)),
         (ModelError("connection", "nobody there", sent=False), None),
         (ModelError("content_filter", "no", input_tokens=7, output_tokens=2), Usage(calls=1, input=7, output=2)),
+        (ModelError("content_filter", "no", input_tokens=float("nan")), Usage(calls=1, unknown=1)),
         (ValueError("a model of ours has a bug"), None),
     ],
 )  # fmt: skip

@@ -359,3 +359,10 @@ def test_whatever_is_written_is_read_back(value):
     assert values.decode(stored) == value
     assert not any("\0" in text for text in texts(stored))
     assert len(values.digest(encoded)) == 64
+
+
+@pytest.mark.parametrize("not_json", [math.nan, [math.inf], {"a": {"b": -math.inf}}])
+def test_what_is_no_json_is_never_written(not_json: Any) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        values.dumps(not_json)
+    assert values.dumps(["NaN", "-Infinity"]) == '["NaN","-Infinity"]'
