@@ -71,15 +71,12 @@ class Job:
             raise self.error
         return self.value
 
-    def resolve(self, *, at_once: bool) -> None:
-        """Whoever awaits it goes on, at once or after what is due now."""
+    def resolve(self) -> None:
+        """Whoever awaits it goes on, at once."""
         self.delivered = True
         if self._waiter is not None:
             callback, context = self._waiter
-            if at_once:
-                context.run(callback, self)
-            else:
-                self.loop.call_soon(callback, self, context=context)
+            context.run(callback, self)
 
 
 def fail(jobs: Iterable[Job], error: OndolError) -> None:
@@ -101,8 +98,13 @@ def deliver(jobs: Iterable[Job]) -> None:
 
 
 def _resolve(jobs: list[Job]) -> None:
-    for job in jobs:
-        job.resolve(at_once=len(jobs) == 1)
+    waiting = iter(jobs)
+    try:
+        for job in waiting:
+            job.resolve()
+    finally:  # one of them ends the event loop: the others hear of it as that is closed
+        for job in waiting:
+            job.loop.call_soon(job.resolve)
 
 
 def call(loop: asyncio.AbstractEventLoop | None, callback: Callable[[], Any]) -> None:
