@@ -243,9 +243,10 @@ def fold(batches: Iterable[Batch], state: State | None = None, foreseen: Foresee
     state = state or State()
     for batch in batches:
         worked, in_tools = _worked_until(state, batch)
-        draft, entries = state.draft(), batch.entries
-        if foreseen is not None and entries[:1] == (foreseen.entry,) and state is foreseen.before:
-            draft, entries = foreseen.after.draft(), entries[1:]
+        entries = batch.entries
+        if foreseen is not None and state is foreseen.before and entries[0] is foreseen.entry:
+            state, entries = foreseen.after, entries[1:]
+        draft = state.draft()
         for entry in entries:
             apply(draft, entry, batch.at)
         last = batch.seq + len(batch.entries) - 1
