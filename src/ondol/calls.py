@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, assert_never
@@ -549,9 +549,10 @@ class Calls:
 
     def context(
         self, tool: Tool[..., Any] | Toolset, call: int, attempt: int = 0, *, steps: Steps | None = None,
-        before: effects.Effect | None = None,
+        before: effects.Effect | None = None, now: Callable[[], datetime] | None = None,
     ) -> Context[Any]:  # fmt: skip
-        """``before``: of the session state it sees only what this call certainly comes after."""
+        """``before``: of the session state it sees only what this call certainly comes after. ``now``: in place of the
+        actual time."""
         loop = asyncio.get_running_loop()
 
         def progress(fraction: float | None, note: str) -> None:  # a tool in a thread may call it too
@@ -566,7 +567,7 @@ class Calls:
             deps=self.drive.runner.deps, idempotency_key=key, operation_id=self.row.operation_id, run_id=self.row.id,
             session=self.row.session, user=self.row.user_id or None, tenant=self.row.tenant, attempt=attempt,
             time_zone=self.row.zone, state=state,
-            cancelled=Cancelled(), _now=self.drive.shown_now, _progress=progress, _steps=steps,
+            cancelled=Cancelled(), _now=now or self.drive.shown_now, _progress=progress, _steps=steps,
             _kept=functools.partial(self._kept, call),
             _find=functools.partial(find, self.drive.store, self.drive.runner.embedding, self.row),
             _memory=None if self.drive.memory is None else CallMemory(self.drive.memory, call),

@@ -61,6 +61,7 @@ class Effect(NamedTuple):
     place: int | None = None
     hash: str = ""
     doubted: bool = False  # the store was restored from a backup: it may have been started after that was made
+    at: int = 0
 
     @property
     def has_outcome(self) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias, assert_never
 
 from ondol import events, usage, values
-from ondol.effects import Effect
+from ondol.effects import Effect, EffectState
 from ondol.errors import StoreCorrupt, StoreTooNew
 from ondol.usage import Usage
 from ondol.view import View
@@ -60,7 +60,7 @@ class Recorded(NamedTuple):
 
 
 class Question(NamedTuple):
-    """What a tool of steps asked a person, as the journal tells it. ``value`` is the answer, encoded."""
+    """What a tool of steps asked a person, as the journal tells it. ``value`` is the answer, encoded, of ``at``."""
 
     ask: str
     call: int
@@ -68,6 +68,7 @@ class Question(NamedTuple):
     hash: str
     has_outcome: bool = False
     value: Any = None
+    at: int = 0
 
 
 @dataclass(frozen=True)
@@ -303,7 +304,7 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
                 ordinal=entry.call, step=state.step, tool=entry.tool, effect=entry.effect, message=message, part=0,
                 reply=reply, state="asked" if entry.ask else "planned", ask=entry.ask, parent=entry.parent,
                 place=entry.place, hash=entry.hash, reuses=entry.reuses,
-                doubted=_is_doubted(state, entry),
+                doubted=_is_doubted(state, entry), at=at,
             )  # fmt: skip
             return _planned(state, planned)
         case events.EffectPlanned():
@@ -312,7 +313,7 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
             planned = Effect(
                 ordinal=entry.call, step=state.step, tool=entry.tool, effect=entry.effect, message=state.last_answer,
                 part=part, reply=reply, state="asked" if entry.ask else "planned", ask=entry.ask, reuses=entry.reuses,
-                doubted=_is_doubted(state, entry),
+                doubted=_is_doubted(state, entry), at=at,
             )  # fmt: skip
             return _planned(state, planned, answered=None, next_message=reply + 1)
         case events.EffectStarted(call=call, attempt=attempt, deadline=deadline, presumed=presumed):
@@ -320,7 +321,7 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
             begun = {"state": "started", "attempt": attempt, "deadline": deadline, "first_started": first, "began": at}
             return _set(state, call, **begun, doubted=False)
         case events.EffectSucceeded(call=call, patch=patch, pins=pins):
-            state = _set(state, call, state="succeeded")
+            state = _ends(state, call, "succeeded", at)
             if entry.memory:
                 state = state.but(memory={**state.memory, call: entry.memory})
             if pins:
@@ -365,7 +366,7 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
         case events.RunCancelled():
             return _ended(state).but(status="cancelled")
         case events.EffectFailed(call=call):
-            return _set(state, call, state="failed")
+            return _ends(state, call, "failed", at)
         case events.EffectUnknown(call=call, ask=ask, seen=seen):
             deadline = 0 if seen else state.effects[call].deadline
             state = _set(state, call, state="unknown", ask=ask, deadline=deadline)
@@ -373,9 +374,9 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
         case events.EffectResolved(call=call, outcome=outcome):
             return _resolved(state, call, outcome)
         case events.EffectAbandoned(call=call):
-            return _set(state, call, state="abandoned")
+            return _ends(state, call, "abandoned", at)
         case events.EffectExpired(call=call):
-            return _set(state, call, state="expired")
+            return _ends(state, call, "expired", at)
         case events.AskOpened(ask=ask, ask_kind=kind, call=call, definition=definition):
             if definition and call is not None:
                 state = _set(state, call, state="asked", ask=ask, vetted=definition)
@@ -387,10 +388,10 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
         case events.AskDecided(ask=ask):
             if state.asks.get(ask) == "compaction":
                 return _closed(state, ask).but(overflow=entry)
-            return _decided(_closed(state, ask), entry)
+            return _decided(_closed(state, ask), entry, at)
         case events.AskExpired(ask=ask, value=value, unanswered=unanswered):
             state = _closed(state, ask)
-            return state.but(expired=ask) if unanswered else _answered(state, ask, value)
+            return state.but(expired=ask) if unanswered else _answered(state, ask, value, at)
         case _:
             assert_never(entry)
 
@@ -456,6 +457,12 @@ def _set(state: State, call: int, /, **changes: Any) -> State:
     return state.but(effects=(*state.effects[:call], changed, *state.effects[call + 1 :]), without_outcome=left)
 
 
+def _ends(state: State, call: int, outcome: EffectState, at: int) -> State:
+    """The instant is kept of what a tool of steps called: nothing else is asked for it, nor foreseen with one."""
+    effect = state.effects[call]
+    return _set(state, call, state=outcome, at=effect.at if effect.parent is None else at)
+
+
 def _planned(state: State, planned: Effect, /, **changes: Any) -> State:
     return state.but(
         effects=(*state.effects, planned), without_outcome=(*state.without_outcome, planned.ordinal),
@@ -490,23 +497,23 @@ def _may_be_lost(effect: Effect) -> bool:
     return effect.is_write and not effect.has_outcome and effect.state in ("planned", "asked", "approved")
 
 
-def _answered(state: State, ask: str, value: Any) -> State:
+def _answered(state: State, ask: str, value: Any, at: int) -> State:
     """Nothing changes for what is no question."""
-    answered = (q._replace(has_outcome=True, value=value) if q.ask == ask else q for q in state.questions)
+    answered = (q._replace(has_outcome=True, value=value, at=at) if q.ask == ask else q for q in state.questions)
     return state.but(questions=tuple(answered))
 
 
-def _decided(state: State, entry: events.AskDecided) -> State:
+def _decided(state: State, entry: events.AskDecided, at: int) -> State:
     if entry.call is None:
         return state
     match entry.decision:
         case "answer":
-            return _answered(state, entry.ask, entry.value)
+            return _answered(state, entry.ask, entry.value, at)
         case "approve":
             changes = {} if entry.arguments is None else {"arguments": entry.arguments}  # an earlier replacement stays
-            return _set(state, entry.call, state="approved", doubted=False, **changes)  # it is a person's word
+            return _set(state, entry.call, state="approved", doubted=False, at=at, **changes)  # a person's word
         case "deny":
-            return _set(state, entry.call, state="denied")
+            return _ends(state, entry.call, "denied", at)
         case _:
             return state  # an unknown: the entry ``effect.resolved`` beside it says what it means
 

@@ -134,6 +134,8 @@ class Preparation:
             return ()
         if drive.state.shown is None or drive.state.shown.definition != drive.served.digest:
             return ()  # the new definition is written down with the context, in a commit of its own
+        if drive.state.effects[call].parent is not None:
+            return ()  # the tool of steps that made it has no outcome yet
         after = drive.foresee(entry)
         action = lifecycle.next_action(after, drive.served.rules, busy=set(), now=drive.now(), bounds=drive.bounds)
         if not isinstance(action, lifecycle.BuildContext):

@@ -436,9 +436,12 @@ class Drive:
             event = events.Event(type=kind, data=data, at=self.clock.now())
             self.runner.streams.publish(self.row.id, event, self.state.seq)
 
+    def shown(self, at: datetime) -> datetime:
+        """An instant in the time of the run's own world: the actual one, but for a replay with the recorded clock."""
+        return at - timedelta(microseconds=self.lag)
+
     def shown_now(self) -> datetime:
-        """The time of the run's own world: the actual one, but for a replay that shows the recorded clock."""
-        return self.clock.now() - timedelta(microseconds=self.lag)
+        return self.shown(self.clock.now())
 
     # --- signals ------------------------------------------------------------------------------------------------
 

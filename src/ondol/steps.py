@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ondol import effects, journal, lifecycle, messages, values
 from ondol.attempts import AttemptEnd, Raised, Stopped, TimedOut, awaited
 from ondol.cancellation import CancelToken, InFlight
-from ondol.clock import Clock
+from ondol.clock import Clock, from_micros
 from ondol.effects import Effect
 from ondol.errors import CallFailed, InvalidInput, Suspended
 from ondol.questions import AnswerType, Question
@@ -40,9 +40,14 @@ _ONE_BY_ONE = (
 
 
 class Body:
-    """The running body: what it says next, and what it is told."""
+    """The running body: what it says next, and what it is told.
 
-    def __init__(self, clock: Clock) -> None:
+    ``at`` is its time, in microseconds since 1970: when it could begin, then when the step had its outcome that it was
+    told of last. A time of day that it computes with must be the same whenever it is entered.
+    """
+
+    def __init__(self, clock: Clock, at: int) -> None:
+        self.at = at
         self._clock = clock
         self._said: asyncio.Future[Wanted | AttemptEnd] = asyncio.get_running_loop().create_future()
         self._answer: asyncio.Future[Any] | None = None  # what it waits for
@@ -89,6 +94,7 @@ class Body:
                 return said
 
     def tell(self, outcome: Given | Refused) -> None:
+        self.at = max(self.at, outcome.at)  # also where a clock went back
         if self._answer is None or self._answer.done():
             return
         if isinstance(outcome, Given):
@@ -118,6 +124,7 @@ class Given:
     """The step has this outcome."""
 
     value: Any
+    at: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +132,7 @@ class Refused:
     """The body is told by an exception. Where nothing was recorded for it, the next step has its place."""
 
     error: CallFailed | InvalidInput
+    at: int = 0
     is_recorded: bool = True
 
 
@@ -148,8 +156,8 @@ async def enter(
 ) -> tuple[Context[Any], AttemptEnd] | None:
     """Run the body from its top to its end. None: it was unwound on the way, and what it did is recorded."""
     drive = calls.drive
-    body = Body(drive.clock)
-    ctx = calls.context(tool, effect.ordinal, steps=body, before=effect)
+    body = Body(drive.clock, effect.at)
+    ctx = calls.context(tool, effect.ordinal, steps=body, before=effect, now=lambda: drive.shown(from_micros(body.at)))
     body.start(tool, ctx, arguments)
     seconds, place = tool.timeout.total_seconds(), 0
     try:
@@ -221,8 +229,8 @@ async def _outcome(calls: Calls, step: Effect, tool: Tool[..., Any]) -> Given | 
     reply = calls.drive.talk.messages[step.reply].parts[0]
     assert isinstance(reply, messages.ToolResponse)
     if step.state == "succeeded" and not reply.error:
-        return Given(tool.read_back(await calls.value_of(reply)))
-    return Refused(CallFailed(f"{step.tool}: {reply.text}", tool=step.tool, state=step.state))
+        return Given(tool.read_back(await calls.value_of(reply)), step.at)
+    return Refused(CallFailed(f"{step.tool}: {reply.text}", tool=step.tool, state=step.state), step.at)
 
 
 async def _ask(calls: Calls, parent: Effect, place: int, wanted: Question) -> Step:
@@ -246,9 +254,9 @@ async def _ask(calls: Calls, parent: Effect, place: int, wanted: Question) -> St
     if not step.has_outcome:
         return Waits()
     try:
-        return Given(answer.read(values.decode(step.value)))
+        return Given(answer.read(values.decode(step.value)), step.at)
     except InvalidInput as error:
-        return Refused(error)
+        return Refused(error, step.at)
 
 
 def _named(step: Effect | journal.Question) -> str:

@@ -199,7 +199,7 @@ class Context(Generic[Deps]):
     _pins: list[str] = field(default_factory=list, repr=False)
 
     def now(self) -> datetime:
-        """The current instant, in UTC."""
+        """The current instant, in UTC. In a tool of steps that of its last step, the same whenever it is entered."""
         return self._now()
 
     def progress(self, fraction: float | None = None, note: str = "") -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Annotated, Any
 
@@ -707,6 +708,55 @@ async def test_the_state_that_a_body_sees_is_the_same_whenever_it_is_entered(hou
         state = (await life.rt.get_session("s")).state
     assert seen == [{"last": "first", "first": None}] * 2
     assert state == {"last": "the body", "first": None, "one": None, "two": None}
+
+
+async def test_the_time_that_a_body_sees_is_the_same_whenever_it_is_entered(house: House) -> None:
+    """So a time that it computes may be an argument. It is that of what the body was told last."""
+
+    @tool(effect="once")
+    async def book(ctx: Context[House], when: datetime) -> str:
+        house.clock.advance(seconds=1)
+        return await ctx.deps.act(ctx, "book", when=when)
+
+    seen: list[list[datetime]] = []
+
+    async def body(ctx: Context[Any]) -> str:
+        seen.append([ctx.now()])
+        await ctx.call(book, when=ctx.now() + timedelta(days=1))
+        seen[-1].append(ctx.now())
+        with contextlib.suppress(CallFailed):
+            await ctx.call(wire, to="kim")
+        seen[-1].append(ctx.now())
+        await ctx.ask("sure?", schema=bool, default=True, expires=timedelta(days=1))
+        seen[-1].append(ctx.now())
+        await ctx.call(book, when=ctx.now())
+        await ctx.ask("really?", schema=bool)
+        return ctx.now().isoformat()
+
+    agent = house.agent(TASK, "done", tools=[steps(body, approve=True)])
+    start = house.clock.now()
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert await rest(run) == "waiting"
+        house.clock.advance(hours=1)
+        await (await the_ask(run)).approve(by="lee")  # of the tool itself
+        assert await rest(run) == "waiting"
+        house.clock.advance(hours=1)
+        await (await the_ask(run)).deny(by="lee")  # of a step
+        assert await rest(run) == "waiting"
+    house.clock.advance(days=2)
+    async with house.life(agent) as life:
+        run = await life.rt.get_run(run.id)
+        assert await rest(run) == "waiting"
+        house.clock.advance(hours=1)
+        await (await the_ask(run, "question")).answer(True)
+        assert await rest(run) == "completed"
+    hour, second = timedelta(hours=1), timedelta(seconds=1)
+    began = start + hour
+    last = [began, began + second, began + second + hour, began + second + hour + timedelta(days=2)]
+    assert seen == [last[:2], last[:3], last, last]
+    assert [line.arguments["when"] for line in house.ledger] == [began + timedelta(days=1), last[3]]
+    assert told(house).value == (last[3] + second + hour).isoformat()
 
 
 async def test_a_step_and_a_sibling_of_its_tool_do_not_overwrite_each_other(house: House) -> None:
