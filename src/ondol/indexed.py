@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
+import secrets
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
-from ondol import lookups, passages, searching, transactions
+from ondol import lookups, passages, searching, transactions, values
 from ondol.errors import InvalidInput
 from ondol.lookups import KnownDocument
 from ondol.passages import Passage
@@ -21,6 +25,7 @@ from ondol.transactions import NewText, Space
 
 LARGEST = 50_000_000  # bytes of a file
 _AT_ONCE = 10  # passages in one transaction: others want to write too
+_TRIES = 5  # of a document, while others index the same collection
 _TEXT = (".txt", ".md", ".markdown", ".rst", ".csv", ".log")
 _HTML = (".html", ".htm", ".xhtml")
 
@@ -36,38 +41,58 @@ class Indexed:
     skipped: dict[str, str] = field(default_factory=dict)
 
 
-def _found(paths: Sequence[str | Path]) -> tuple[dict[str, Path], list[str]]:
-    """Each file by the name of its document, and the folders that were named. Raises InvalidInput."""
-    files: dict[str, Path] = {}
-    folders: list[str] = []
+class _Found(NamedTuple):
+    """Each file by the name of its document, the folders that were named, and what could not be looked into."""
+
+    files: dict[str, Path]
+    folders: list[str]
+    unread: dict[str, str]
+
+
+def _found(paths: Sequence[str | Path]) -> _Found:
+    """Raises InvalidInput."""
+    found = _Found({}, [], {})
     for given in paths:
         path = Path(given).resolve()
         if path.is_dir():
-            folders.append(f"{path.name}/")
-            files |= {f"{path.name}/{file.relative_to(path).as_posix()}": file for file in _files(path)}
+            found.folders.append(f"{path.name}/")
+            named = {f"{path.name}/{file.relative_to(path).as_posix()}": file for file in _files(path, found.unread)}
         elif path.is_file():
-            files[path.name] = path
+            named = {path.name: path}
         else:
             raise InvalidInput(f"{given} is no file and no folder: name what is to be indexed")
-    return files, folders
+        for name, file in named.items():
+            if found.files.setdefault(name, file) != file:
+                raise InvalidInput(
+                    f"{found.files[name]} and {file} would both be the document {name}: name a folder that holds both, "
+                    "or give each a collection of its own"
+                )
+    return found
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    """What is hidden is left alone, and so is what a link leads to."""
-    for path in sorted(folder.iterdir()):
-        if path.name.startswith(".") or path.is_symlink():
-            continue
-        if path.is_dir():
-            yield from _files(path)
-        elif path.suffix.lower() in _READERS:
-            yield path
+def _files(folder: Path, unread: dict[str, str]) -> Iterator[Path]:
+    """What is hidden is left alone, and so is what a link leads to. A folder that cannot be read is noted in
+    ``unread``: nobody knows whether its documents are gone."""
+
+    def note(error: OSError) -> None:
+        path = Path(error.filename).relative_to(folder)
+        unread[values.valid(f"{Path(folder.name, path).as_posix()}/")] = str(error)
+
+    for at, folders, names in os.walk(folder, onerror=note):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for path in (Path(at, name) for name in sorted(names) if not name.startswith(".")):
+            if path.suffix.lower() in _READERS and not os.path.islink(path):
+                yield path
 
 
 def _text(data: bytes) -> str:
     """Raises ValueError for what is no text."""
     if b"\0" in data:
         raise ValueError("it is no text")
-    return data.decode("utf-8-sig")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"it is not in UTF-8 (byte {error.start + 1}): convert it, for instance with iconv") from error
 
 
 def _pdf(data: bytes) -> list[Passage]:
@@ -94,7 +119,10 @@ class _Bytes:
     """A file, read once."""
 
     def __init__(self, path: Path) -> None:
-        if path.stat().st_size > LARGEST:
+        looked = path.stat()
+        if not stat.S_ISREG(looked.st_mode):
+            raise ValueError("it is no regular file")  # a pipe would be waited for, for ever
+        if looked.st_size > LARGEST:
             raise ValueError(f"it is larger than {LARGEST} bytes")
         self.data = path.read_bytes()
         self.digest = hashlib.sha256(self.data).hexdigest()
@@ -102,14 +130,14 @@ class _Bytes:
 
 async def index(store: Store, tenant: str, collection: str, paths: Sequence[str | Path], now: int) -> Indexed:
     """Bring a collection up to date with files and folders. May be stopped, and done again, at any time."""
-    files, folders = await asyncio.to_thread(_found, paths)
+    files, folders, unread = await asyncio.to_thread(_found, paths)
     space = searching.documents_of(tenant, collection)
     known = {d.path: d for d in await store.read(lookups.list_documents, space)}
-    done = Indexed()
+    done = Indexed(skipped=unread)
     for name, path in files.items():
         await _index_one(store, space, name, path, known.get(name), now, done)
     for name in known:
-        if name not in files and any(name.startswith(folder) for folder in folders):
+        if name not in files and name.startswith(tuple(folders)) and not name.startswith(tuple(unread)):
             await store.write(transactions.drop_document, space, name)
             done.removed.append(name)
     while await store.write(transactions.drop_texts, space):
@@ -120,6 +148,9 @@ async def index(store: Store, tenant: str, collection: str, paths: Sequence[str 
 async def _index_one(
     store: Store, space: Space, name: str, path: Path, known: KnownDocument | None, now: int, done: Indexed
 ) -> None:
+    if values.valid(name) != name:
+        done.skipped[values.valid(name)] = "its name is not in UTF-8: rename it"
+        return
     try:
         file = await asyncio.to_thread(_Bytes, path)
         if known is not None and known.digest == file.digest:
@@ -132,11 +163,12 @@ async def _index_one(
     except (OSError, ValueError) as error:
         done.skipped[name] = str(error)
         return
-    source = f"{file.digest[:32]} {name}"
-    while await store.write(transactions.drop_texts, space, source):  # of an indexing that died
-        pass
-    for i in range(0, len(found), _AT_ONCE):
-        texts = [NewText(source, p.place, p.text) for p in found[i : i + _AT_ONCE]]
-        await store.write(transactions.add_passages, space, texts)
-    await store.write(transactions.put_document, space, name, source, file.digest, now)
-    (done.added if known is None else done.changed).append(name)
+    for _ in range(_TRIES):
+        source = f"{secrets.token_hex(8)} {name}"  # nobody else's: two may index the same folder at once
+        for i in range(0, len(found), _AT_ONCE):
+            texts = [NewText(source, p.place, p.text) for p in found[i : i + _AT_ONCE]]
+            await store.write(transactions.add_passages, space, texts)
+        if await store.write(transactions.put_document, space, name, source, file.digest, len(found), now):
+            (done.added if known is None else done.changed).append(name)
+            return
+    done.skipped[name] = "others index this collection all the time: index it again when they are done"

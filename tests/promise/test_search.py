@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from ondol import (
     SessionHistory,
     UserHistory,
     tool,
+    transactions,
 )
 from ondol.stores import sqlite
 from ondol.testing import ScriptedModel, call, text
@@ -196,14 +198,78 @@ async def test_an_indexing_that_was_stopped_anywhere_is_done_again(db: str, hand
         assert await rt.search_documents("old", limit=50) == []
 
 
+@pytest.mark.both_stores
+async def test_two_indexings_of_a_folder_at_once_lose_nothing_of_it(db: str, handbook: Path) -> None:
+    """One has written some passages of a document when another begins and ends."""
+    (handbook / "long.txt").write_text("\n\n".join(f"zebra {n} " + "word " * 200 for n in range(25)), "utf-8")
+    async with Runtime(db) as rt:
+        write, begun = rt._store.write, False
+
+        async def overtaken(tx: Any, *args: Any, **kwargs: Any) -> Any:
+            nonlocal begun
+            done = await write(tx, *args, **kwargs)
+            if not begun and tx is transactions.add_passages and "long.txt" in args[1][0].source:
+                begun = True
+                await rt.index([handbook])
+            return done
+
+        rt._store.write = overtaken  # type: ignore[method-assign]
+        await rt.index([handbook])
+        places = [f.locator for f in await rt.search_documents("zebra", limit=50)]
+        assert begun
+        assert len(places) == len(set(places)) == 25
+
+
+async def test_a_folder_that_cannot_be_read_any_more_keeps_its_documents_and_is_named(db: str, tmp_path: Path) -> None:
+    """Its path is too long for the system, once the folder above it has moved."""
+    above = tmp_path / "short"
+    deep = above / "base"
+    while len(str(deep)) < 3_890:
+        deep /= "d" * 99
+    deep.mkdir(parents=True)
+    (deep / "leave.md").write_text("two weeks", "utf-8")
+    (above / "base" / "other.md").write_text("three weeks", "utf-8")
+    async with Runtime(db) as rt:
+        await rt.index([above / "base"])
+        moved = above.rename(tmp_path / ("long" * 60))
+        (moved / "base" / "other.md").unlink()
+        done = await rt.index([moved / "base"])
+        assert (done.added, done.removed) == ([], ["base/other.md"])
+        assert [why for name, why in done.skipped.items() if name.startswith("base/ddd")]
+        assert len(await rt.search_documents("weeks")) == 1
+
+
+async def test_two_documents_of_one_name_are_refused(db: str, tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / folder / "docs").mkdir(parents=True)
+        (tmp_path / folder / "docs" / "read.me.md").write_text(folder, "utf-8")
+    async with Runtime(db) as rt:
+        with pytest.raises(InvalidInput, match=r"would both be the document docs/read.me.md"):
+            await rt.index([tmp_path / "one" / "docs", tmp_path / "two" / "docs"])
+        done = await rt.index([tmp_path / "one" / "docs", tmp_path / "one" / "docs"])
+        assert done.added == ["docs/read.me.md"]
+        assert (await rt.index([tmp_path])).added
+
+
 async def test_what_cannot_be_read_is_said_and_the_rest_is_indexed(db: str, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\xff\xfe\x00bad")
     (tmp_path / "b.pdf").write_bytes(b"%PDF-1.4 broken")
     (tmp_path / "c.txt").write_text("fine", "utf-8")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    os.mkfifo(folder / "pipe.txt")
+    (folder / "korean.txt").write_bytes("급여일".encode("cp949"))
+    (folder / os.fsdecode("급여일.md".encode("cp949"))).write_text("a name of another system", "utf-8")
+    (folder / "page.html").write_text("<![foo]><p>fine", "utf-8")
     async with Runtime(db) as rt:
         done = await rt.index([tmp_path / "a.txt", tmp_path / "b.pdf", tmp_path / "c.txt"])
         assert done.added == ["c.txt"]
         assert set(done.skipped) == {"a.txt", "b.pdf"}
+        done = await rt.index([folder])
+        assert done.added == ["folder/page.html"]
+        assert done.skipped["folder/pipe.txt"] == "it is no regular file"
+        assert "not in UTF-8" in done.skipped["folder/korean.txt"]
+        assert len(done.skipped) == 3
         with pytest.raises(InvalidInput, match="is no file and no folder"):
             await rt.index([tmp_path / "gone"])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +24,20 @@ def test_of_a_page_only_what_its_reader_sees_is_found() -> None:
     page = "<html><head><title>Leave</title><style>p {}</style></head>\n<body><p>Four&nbsp;weeks<br>a year</p>\n"
     page += "<script>alert('no')</script><ul><li>ask <b>lee</b></ul>"
     assert passages.of_html(page) == [Passage(1, "Leave\nFour weeks\na year\nask lee")]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "<p>zebra<p>okapi",
+        "<![foo bar]><p>zebra<p>okapi",
+        "<![CDATA[ x ]]><p>zebra<p>okapi",
+        "<p>zebra<![if !IE]><p>okapi <![endif",
+        "<!DOCTYPE html PUBLIC '-//[' ><p>zebra<p>okapi <b",
+    ],
+)
+def test_a_page_that_is_not_well_formed_is_read_as_far_as_it_can_be(page: str) -> None:
+    assert {"zebra", "okapi"} <= set(" ".join(p.text for p in passages.of_html(page)).split())
 
 
 def test_a_passage_reaches_over_no_two_pages() -> None:

@@ -92,11 +92,16 @@ def add_passages(space: Space, texts: Sequence[NewText]) -> Tx[None]:
     yield from _insert(space, number, texts, kept=True)
 
 
-def put_document(space: Space, path: str, source: str, digest: str, at: int) -> Tx[None]:
-    """From now on this version of a document is found."""
+def put_document(space: Space, path: str, source: str, digest: str, passages: int, at: int) -> Tx[bool]:
+    """From now on this version of a document is found. False where not all of its passages are there: another indexing
+    has ended meanwhile, which took them for those of one that died."""
     number = yield from _opened(space)
-    row = {"tenant": space.tenant, "space": number, "path": path, "source": source, "digest": digest, "at": at}
-    yield [("document.put", row)]
+    key = {"tenant": space.tenant, "space": number, "source": source}
+    (counted,) = yield [("text.count_of_source", key)]
+    if counted[0][0] != passages:
+        return False
+    yield [("document.put", key | {"path": path, "digest": digest, "at": at})]
+    return True
 
 
 def drop_document(space: Space, path: str) -> Tx[None]:
@@ -105,18 +110,16 @@ def drop_document(space: Space, path: str) -> Tx[None]:
     yield [("document.delete", {"tenant": space.tenant, "space": n, "path": path}) for n, *_ in found]
 
 
-def drop_texts(space: Space, source: str | None = None) -> Tx[bool]:
-    """Remove some texts of a source, by default of one that is no document's any more; True where there may be more."""
+def drop_texts(space: Space) -> Tx[bool]:
+    """Remove some texts that are no document's, or not any more; True where there may be more."""
     _, found = yield [held(space), ("space.get", space.key)]
     if not found:
         return False
     key = {"tenant": space.tenant, "space": found[0][0]}
-    if source is None:
-        (orphans,) = yield [("text.orphaned", key)]
-        if not orphans:
-            return False
-        source = orphans[0][0]
-    (rows,) = yield [("text.of_source", key | {"source": source, "limit": _TEXTS})]
+    (orphans,) = yield [("text.orphaned", key)]
+    if not orphans:
+        return False
+    (rows,) = yield [("text.of_source", key | {"source": orphans[0][0], "limit": _TEXTS})]
     writes: list[Statement] = []
     for doc, _, body in rows:
         writes += unposted(space.tenant, found[0][0], doc, stored_text(body))

@@ -724,6 +724,9 @@ SELECT source, place, body FROM search_texts WHERE tenant = :tenant AND space = 
 SELECT doc, place, body FROM search_texts WHERE tenant = :tenant AND source = :source AND space = :space
 ORDER BY doc LIMIT :limit
 
+-- name: text.count_of_source
+SELECT count(*) FROM search_texts WHERE tenant = :tenant AND source = :source AND space = :space
+
 -- Messages of a session, wherever they were made findable.
 -- name: text.of_session
 SELECT t.space, t.doc, t.source, t.place, r.user_id FROM runs r JOIN search_texts t ON t.tenant = r.tenant AND t.source = r.id
