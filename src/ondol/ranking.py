@@ -109,13 +109,28 @@ def _hit(n: int, text: str, whole: str, rare: Mapping[Asked, int]) -> Hit:
     return Hit(n, score, tuple(t.text for t in sorted(counts, key=lambda t: (-rare[t], t.text))))
 
 
-def excerpt(text: str, held: Sequence[str], room: int) -> str:
-    """The part of a text, of at most ``room`` characters, that holds most of these terms."""
+def excerpt(text: str, query: str, room: int) -> str:
+    """The part of a text, of at most ``room`` characters, that holds most of what a query asks for."""
     if len(text) <= room:
         return text
-    plain = terms.normal(text)
-    places = sorted(p for term in held if (p := plain.find(term.rstrip(terms.END))) >= 0) or [0]
-    start = max(places, key=lambda p: (sum(p <= q < p + room * 3 // 4 for q in places), -p))
-    start = max(0, min(start - room // 8, len(text) - room + 2))
+    start = max(
+        0, min(_fullest(terms.places(text, terms.asked(query)), room * 3 // 4) - room // 8, len(text) - room + 2)
+    )
     end = start + room - 2
     return ("…" if start else "") + text[start:end].strip() + ("…" if end < len(text) else "")
+
+
+def _fullest(places: Sequence[tuple[int, Asked]], width: int) -> int:
+    """The first place from which on most different terms stand within so many characters."""
+    fullest, most, until = 0, 0, 0
+    within: Counter[Asked] = Counter()
+    for start, term in places:
+        while until < len(places) and places[until][0] < start + width:
+            within[places[until][1]] += 1
+            until += 1
+        if len(within) > most:
+            fullest, most = start, len(within)
+        within[term] -= 1
+        if not within[term]:
+            del within[term]
+    return fullest

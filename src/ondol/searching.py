@@ -35,7 +35,7 @@ async def find_history(store: Store, space: Space, query: str, limit: int) -> li
     runs = {f.source: await store.read(queries.get_run, space.tenant, f.source) for f in found}
     return [
         Found(
-            text=ranking.excerpt(f.text, f.hit.terms, _SHOWN),
+            text=ranking.excerpt(f.text, query, _SHOWN),
             locator=f"session {runs[f.source].session} run {f.source} message {f.place}",
         )
         for f in found

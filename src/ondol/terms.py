@@ -11,7 +11,7 @@ import functools
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 VERSION = 1
@@ -97,6 +97,22 @@ def asked(query: str) -> tuple[Asked, ...]:
     if len(several) > MOST_ASKED:
         several = several[: MOST_ASKED // 2] + several[-MOST_ASKED // 2 :]
     return tuple(several)
+
+
+def places(text: str, wanted: Sequence[Asked]) -> list[tuple[int, Asked]]:
+    """Where a text, as it is written, holds these terms: about, inside of a run of Hangul, Kana or Han."""
+    found: list[tuple[int, Asked]] = []
+    inside: dict[str, list[tuple[int, Asked]]] = {}
+    for piece in _piece().finditer(text):
+        if (within := inside.get(piece[0])) is None:
+            plain, held = normal(piece[0]), counted(piece[0])
+            within = inside[piece[0]] = [
+                (max(plain.find(term.text.rstrip(END)), 0) * len(piece[0]) // len(plain), term)
+                for term in wanted
+                if term.is_in(held)
+            ]
+        found += [(piece.start() + place, term) for place, term in within]
+    return sorted(found, key=lambda at: at[0])
 
 
 def _pieces(text: str) -> Iterator[tuple[str, str, str]]:
