@@ -170,13 +170,14 @@ class Calls:
     def _timeout(self, effect: effects.Effect, tool: Tool[..., Any]) -> tuple[timedelta, bool]:
         """How long the attempt may take, and whether that is less than its tool allows.
 
-        A read is given up when the run's time is over. A write that may have happened gets all of its own time.
+        Nothing begins when the run's time is over, and a read is given up then. A write that may have happened gets
+        all of its own time.
         """
         bounds = self.served.bounds.limits
-        if effect.is_write or (bounds.wall is None and bounds.tool_time is None):
+        if effect.attempt or (bounds.wall is None and bounds.tool_time is None):
             return tool.timeout, False
         left = limits.tool_time_left(self.drive.state, bounds, self.drive.now())
-        if left is None or left >= tool.timeout.total_seconds():
+        if left is None or left >= tool.timeout.total_seconds() or (effect.is_write and left > 0):
             return tool.timeout, False
         return timedelta(seconds=left), True
 

@@ -31,6 +31,7 @@ log = logger("ondol.runner")
 
 Wanted: TypeAlias = StepCall | Question
 
+_DEPTH = 20  # tools of steps inside each other; one that calls itself comes to no end
 _UNWIND = timedelta(seconds=2)  # for a body to end after it was told to
 
 _ONE_BY_ONE = (
@@ -198,6 +199,8 @@ async def _recorded(calls: Calls, parent: Effect, place: int) -> Effect | journa
 async def _call(calls: Calls, parent: Effect, place: int, wanted: StepCall) -> Step:
     drive, tool = calls.drive, wanted.tool
     try:
+        if tool.effect == "steps" and len(drive.state.path(parent)) >= _DEPTH:
+            raise InvalidInput(f"{tool.name} is not called: {_DEPTH} tools of steps are inside each other")
         arguments = as_sent(wanted.arguments)
         if redact(arguments) != arguments:
             raise InvalidInput(f"an argument of {tool.name} holds a secret, and would be recorded: take it in the tool")
@@ -276,5 +279,6 @@ def _why(ended: AttemptEnd) -> str:
 def done_by(calls: Calls, effect: Effect) -> str:
     """What a tool of steps that failed has done all the same, for the model to know."""
     state = calls.drive.state
-    done = [s.tool for s in state.effects if s.state == "succeeded" and s.is_write and effect.ordinal in state.path(s)]
+    happened = (s for s in state.effects if s.state == "succeeded" and s.is_write and (s.attempt or s.reuses))
+    done = [s.tool for s in happened if effect.ordinal in state.path(s)]
     return f" (done by then: {', '.join(done)})" if done else ""

@@ -119,6 +119,21 @@ async def test_a_stub_touches_nothing_and_says_so(house: House) -> None:
         assert house.count("look") == 2
 
 
+async def test_what_was_made_up_is_not_told_as_done(house: House) -> None:
+    @tool(effect="steps")
+    async def task(ctx: Context[House]) -> str:
+        return str(1 / len((await ctx.call(letter, to="kim"))[99:]))
+
+    async with house.life(house.agent(tools=[task])) as life:
+        first = await ends(life, house, [call("task")], "done")
+        said = []
+        for effects in ("stub", "reuse"):
+            fork = await forked(life, first, 1, effects=effects)
+            (result,) = results(house.asked(fork)[-1].messages)
+            said.append(result.text)
+    assert said == ["ZeroDivisionError: division by zero", "ZeroDivisionError: division by zero (done by then: letter)"]
+
+
 async def test_really_running_a_write_asks_first(house: House) -> None:
     async with house.life(house.agent()) as life:
         first = await ends(life, house, [LOOK], [LETTER], "done")

@@ -11,6 +11,7 @@ import pytest
 
 from ondol import (
     Agent,
+    CallFailed,
     Context,
     InvalidInput,
     Limits,
@@ -23,7 +24,7 @@ from ondol import (
     tool,
 )
 from ondol.testing import FaultPlan, ScriptedModel, barrier, call
-from promise.house import HELLO, SOON, House, letter, rest, states, the_ask
+from promise.house import HELLO, SOON, House, letter, look, mail, refund, rest, states, the_ask
 
 LOOK, LETTER = call("look", order="1"), call("letter", to="kim")
 PRICES = 'currency = "USD"\n[models.script]\ninput = 1\noutput = 1\n'
@@ -145,6 +146,39 @@ async def test_a_write_in_flight_is_never_cut_off_by_a_limit(house: House) -> No
         assert sent.started_at is not None
         assert sent.deadline - sent.started_at == letter.timeout
     await goes_on(house, [LETTER], "done", wall=timedelta(minutes=5))
+
+
+@pytest.mark.parametrize("knob", ["wall", "tool_time"])
+async def test_a_tool_of_steps_begins_no_other_call_when_the_time_is_over(house: House, knob: str) -> None:
+    """Raising the limit lets the run go on; what was not called is told."""
+    refused: list[str] = []
+
+    @tool(effect="steps")
+    async def task(ctx: Context[House]) -> None:
+        await ctx.call(refund, order="1")
+        for made, arguments in ((look, {"order": "1"}), (letter, {"to": "kim"}), (mail, {"to": "kim"})):
+            try:
+                await ctx.call(made, **arguments)  # type: ignore[arg-type]
+            except CallFailed as error:
+                refused.append(str(error))
+
+    place = barrier()
+    agent = house.agent([call("task")], "done", tools=[task], limits=Limits(**{knob: timedelta(seconds=10)}))
+    async with house.life(agent, plan=FaultPlan().at("refund.before", fault=place)) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        await place.reached.wait()
+        house.clock.advance(seconds=11)
+        place.go_on.set()
+        await ends(run, f"limit_{knob}")
+        assert [state for _, state, _ in await states(run)] == ["succeeded", "succeeded", "failed", "failed", "failed"]
+    assert refused == [
+        f"{name}: not called: the time that the run may take is over" for name in ("look", "letter", "mail")
+    ]
+    agent = house.agent([call("task")], "done", tools=[task])
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert await rest(run) == "completed"
+    assert house.count() == 1
 
 
 @pytest.mark.parametrize("knob", ["wall", "tool_time"])

@@ -1021,6 +1021,20 @@ async def test_a_tool_of_steps_may_call_another(house: House) -> None:
     assert [line.tool for line in house.ledger] == ["look", "refund", "wire", "mail"]
 
 
+async def test_a_tool_of_steps_that_calls_itself_without_end_is_refused(house: House) -> None:
+    async def body(ctx: Context[Any]) -> str:
+        await ctx.call(refund, order=str(len(house.ledger)))
+        return await ctx.call(itself[0])
+
+    itself = [steps(body)]
+    agent = house.agent(TASK, "sorry", tools=itself)
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert await rest(run) == "completed"
+    assert "task is not called: 20 tools of steps are inside each other" in told(house).text
+    assert house.count("refund") == 20
+
+
 async def test_a_decision_that_comes_while_the_body_works_is_read_before_its_next_write(house: House) -> None:
     agent, in_step = house.agent([*TASK, call("wire", to="kim")], "done", tools=[BOTH, wire]), barrier()
     async with house.life(agent, plan=FaultPlan().at("refund.before", fault=in_step)) as life:
