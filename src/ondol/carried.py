@@ -55,16 +55,31 @@ def _listed(lines: Iterable[str]) -> str:
 
 def facts(decided: Sequence[AskRow], unknown: Sequence[EffectRow], room: int) -> list[str]:
     """What people decided in this session, the latest last, and which writes may have happened, in about ``room``
-    characters: the latest in full, of the rest their number."""
-    lines = [_unknown(e) for e in unknown]
+    bytes: the latest in full, but for one that would take most of that by itself; of the rest their number."""
+    half = room // 2
+    unsure = _latest([_at_most(_unknown(e), half) for e in unknown], room, "more calls have an unknown outcome")
+    left = room - sum(map(weight_of_text, unsure))
+    told = _latest([_at_most(_decided(a), half) for a in reversed(decided)], left, "earlier decisions are not listed")
+    return [*unsure, *reversed(told)]
+
+
+def _latest(lines: Sequence[str], room: int, rest: str) -> list[str]:
+    """The first of these lines, one at least, and how many are left."""
     told: list[str] = []
-    for n, ask in enumerate(reversed(decided)):
-        line = _decided(ask)
-        if sum(map(len, lines)) + sum(map(len, told)) + len(line) > room and told:
-            told.append(f"{len(decided) - n} earlier decisions are not listed")
-            break
+    for n, line in enumerate(lines):
+        room -= weight_of_text(line)
+        if room < 0 and told:
+            return [*told, f"{len(lines) - n} {rest}"]
         told.append(line)
-    return [*lines, *reversed(told)]
+    return told
+
+
+def _at_most(line: str, room: int) -> str:
+    """Of a line of more than so many bytes its beginning and its end: who, what, and what came of it."""
+    weight = weight_of_text(line)
+    if weight <= room:
+        return line
+    return values.excerpt(line, max(room * len(line) // weight, 100)).replace("\n", " ")
 
 
 def _decided(ask: AskRow) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ondol import clock, ids, messages, values
+from ondol import clock, ids, messages, sizes, values
 from ondol.carried import message as block_message
 from ondol.errors import StoreCorrupt
 from ondol.journal import Shown
@@ -20,7 +20,9 @@ from ondol.messages import Attachment, Message, Part, Reasoning, Text, ToolCall,
 from ondol.records import EffectRow
 from ondol.view import READ_MORE, Forms, Item
 
-NOTE_LIMIT = 16_000  # characters of a note
+NOTE_LIMIT = 16_000  # bytes of a note
+_NOTE_LEAST = 600  # of one that a budget leaves little room for: the shortest form of a request and its calls
+_NOTE_SHARE = 4  # a note may take this part of a request
 _SHOWN = (500, 120, 30)  # characters of each request, and of each call's arguments: as many as leave room for all calls
 EMPTY_CHAIN = b"\0" * 32
 
@@ -85,15 +87,16 @@ def still_untold(untold: Iterable[Untold], told: Collection[tuple[str, ...]]) ->
     return left
 
 
-def note(untold: Sequence[Untold], *, more: bool = False) -> Note:
+def note(untold: Sequence[Untold], *, more: bool = False, limit: int | None = None) -> Note:
     """What a later turn must know about runs that did not complete: their request, and what they did or may have.
 
-    Each started write has its line. Requests and arguments are shortened until all lines fit in ``NOTE_LIMIT``; if
-    even then they do not, writes come before requests without any, and the next note goes on with the rest. ``more``
-    says that there is more than ``untold`` holds.
+    Each started write has its line. Requests and arguments are shortened until all lines fit in ``NOTE_LIMIT``, or
+    in their part of what the request may weigh (``limit``); if even then they do not, writes come before requests
+    without any, and the next note goes on with the rest. ``more`` says that there is more than ``untold`` holds.
     """
-    shown = next((n for n in _SHOWN if sum(map(len, _lines_of(untold, n))) <= NOTE_LIMIT), None)
-    chosen = list(untold) if shown is not None else _those_that_fit(untold)
+    room = NOTE_LIMIT if limit is None else min(NOTE_LIMIT, max(_NOTE_LEAST, limit // _NOTE_SHARE))
+    shown = next((n for n in _SHOWN if _weight(_lines_of(untold, n)) <= room), None)
+    chosen = list(untold) if shown is not None else _those_that_fit(untold, room)
     told: list[list[str]] = []
     for one in chosen:
         told += [["run", one.run]] if one.unanswered else []
@@ -106,17 +109,23 @@ def note(untold: Sequence[Untold], *, more: bool = False) -> Note:
     return Note("\n".join(lines), told)
 
 
-def _those_that_fit(untold: Sequence[Untold]) -> list[Untold]:
-    """In their order, as many as a note has room for in the shortest form: those with effects first."""
-    room, chosen = NOTE_LIMIT, {}
+def _those_that_fit(untold: Sequence[Untold], room: int) -> list[Untold]:
+    """In their order, as many as there is room for in the shortest form: those with effects first."""
+    chosen = {}
     for n, one in sorted(enumerate(untold), key=lambda numbered: not numbered[1].effects):
-        while one.effects and sum(map(len, _lines(one, _SHOWN[-1]))) > room:
+        while len(one.requests) > 1 and _weight(_lines(one, _SHOWN[-1])) > room:
+            one = one._replace(requests=one.requests[:-1])
+        while one.effects and _weight(_lines(one, _SHOWN[-1])) > room:
             one = one._replace(effects=one.effects[:-1])
-        cost = sum(map(len, _lines(one, _SHOWN[-1])))
+        cost = _weight(_lines(one, _SHOWN[-1]))
         if cost <= room and (one.effects or not untold[n].effects):
             chosen[n] = one
             room -= cost
     return [one for _, one in sorted(chosen.items())]
+
+
+def _weight(lines: Iterable[str]) -> int:
+    return sum(map(sizes.weight_of_text, lines))
 
 
 def _lines_of(untold: Iterable[Untold], shown: int) -> list[str]:

@@ -181,7 +181,7 @@ class Preparation:
         untold = context.still_untold(self.drive.claimed.untold, state.told)
         if self._noted or not untold:
             return None
-        text, told = context.note(untold, more=self.drive.claimed.more_untold)
+        text, told = context.note(untold, more=self.drive.claimed.more_untold, limit=self._limit(state))
         ordinal = 0 if state.shown is None else state.next_message
         return ordinal, messages.dumps(messages.runtime_note(text)), told
 

@@ -242,6 +242,53 @@ async def test_what_is_pinned_approved_or_refused_is_carried_word_for_word_by_th
         assert words in told
 
 
+@pytest.mark.parametrize("came", ["approve", "deny", "unknown"])
+async def test_a_decision_about_a_call_as_large_as_the_budget_leaves_room_for_the_conversation(
+    db: str, came: str
+) -> None:
+    """Of its arguments the beginning and the end are carried, and who said what."""
+
+    @tool(effect="once", approve=came != "unknown")
+    async def publish(body: str, to: str) -> str:
+        if came == "unknown":
+            raise OSError("the connection was lost")
+        return "published"
+
+    def answers(request: ModelRequest) -> Reply:
+        if request.purpose == "summary":
+            return "Something was published."
+        if asked_in(request) == "publish" and request.step == 0:
+            return call("publish", body="글" * 4_000, to="kim")
+        return "so be it " * 120
+
+    model = ScriptedModel(answers)
+    agent = Agent("a", model=model, tools=[publish], context=ContextPolicy(budget=4_000, keep=1))
+    async with Runtime(db, agents=[agent]) as rt:
+        for _ in range(3):
+            run = await rt.start(agent, "publish", session="s")
+            with pytest.raises(RunWaiting):
+                await run.result()
+            (ask,) = await run.asks()
+            match came:
+                case "approve":
+                    await ask.approve(by="lee")
+                case "deny":
+                    await ask.deny(by="lee", reason="not yet")
+                case _:
+                    await run.cancel(by="lee")
+                    continue
+            await run.result()
+        await talk(rt, agent, turns=20)
+    told = carried(model.requests[-1])
+    for words in {
+        "approve": ['lee approved publish({"body": "글글', '"to": "kim"}) once'],
+        "deny": ['lee refused publish({"body": "글글', '"to": "kim"}): not yet'],
+        "unknown": ['publish({"body": "글글', '"to": "kim"}) was started and its outcome is unknown'],
+    }[came]:
+        assert words in told
+    assert "characters left out" in told
+
+
 async def test_a_pin_of_a_run_that_does_not_complete_holds_for_nobody(db: str) -> None:
     def answers(request: ModelRequest) -> Reply:
         return rules(request) if request.step == 0 else error("rejected", "no")

@@ -67,6 +67,22 @@ def test_what_does_not_fit_is_counted_and_comes_in_the_next_note():
     assert all(f"send_r_{n}_2(" in notes[0] for n in range(0, 400, 20)), "writes come first"
 
 
+@pytest.mark.parametrize("limit", [100, 3_000, 30_000])
+def test_a_note_leaves_most_of_a_budget_to_the_request_in_every_script(limit: int):
+    korean = "가나다라 " * 400
+    left = [untold("r_0", 4, request=korean)]
+    left += [untold(f"r_{n}", n % 2, request=korean) for n in range(1, 30)]
+    left[3] = left[3]._replace(requests=left[3].requests * 50)  # that many messages joined it
+    told: set[tuple[str, ...]] = set()
+    while left:
+        text, now = context.note(left, limit=limit)
+        assert len(text.encode()) <= max(limit // 4, 600) + 150
+        assert now, "each note tells something"
+        told |= {tuple(t) for t in now}
+        left = context.still_untold(left, told)
+    assert len(told) == 30 + 4 + 15
+
+
 def test_the_calls_of_one_run_go_on_in_the_next_note_under_its_request():
     first, told = context.note([untold("r_1", 500)])
     (rest,) = context.still_untold([untold("r_1", 500)], {tuple(t) for t in told})
