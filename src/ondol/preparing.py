@@ -447,7 +447,7 @@ class Preparation:
         drive = self.drive
         limit = self._limit(drive.state)
         room = carried.MOST if limit is None else max(carried.LEAST, limit // _FACTS_SHARE)
-        decided, unknown = await drive.store.read(queries.recorded_facts, drive.row.tenant, drive.row.session)
+        decided, unknown = await drive.store.read(queries.recorded_facts, drive.claimed.session)
         self._facts = carried.facts(decided, unknown, room)
 
 

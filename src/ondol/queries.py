@@ -137,11 +137,21 @@ def get_carried(tenant: str, digest: str) -> Tx[str | None]:
 _FACTS_READ = 200  # decisions, and unknown effects, that are read to be carried
 
 
-def recorded_facts(tenant: str, session: str) -> Tx[tuple[list[AskRow], list[EffectRow]]]:
-    """What people decided about calls in the session, the oldest first, and its effects with an unknown outcome."""
-    of_session = {"tenant": tenant, "session": session, "limit": _FACTS_READ}
-    (asks,) = yield [("ask.approvals", of_session)]
-    unknown = yield from list_effects(tenant, session=session, state="unknown", limit=_FACTS_READ)
+def recorded_facts(session: SessionRow) -> Tx[tuple[list[AskRow], list[EffectRow]]]:
+    """What people decided about calls in the session, the oldest first, and its effects with an unknown outcome; in a
+    fork also those that it shares with the session it comes from."""
+    asks: list[Row] = []
+    unknown: list[EffectRow] = []
+    fork = None
+    for part, until in (yield from _ancestry(session, 0, None))[::-1]:
+        of_part = {"tenant": part.tenant, "session": part.id, "limit": _FACTS_READ}
+        (rows,) = yield [
+            ("ask.approvals", of_part) if until is None
+            else ("ask.approvals_shared", of_part | {"until": until, "fork": fork})
+        ]  # fmt: skip
+        asks += rows
+        unknown += yield from list_effects(part.tenant, session=part.id, state="unknown", limit=_FACTS_READ)
+        fork = part.id
     return [AskRow(*a) for a in asks[::-1]], unknown
 
 

@@ -289,6 +289,52 @@ async def test_a_decision_about_a_call_as_large_as_the_budget_leaves_room_for_th
     assert "characters left out" in told
 
 
+@pytest.mark.both_stores
+async def test_a_fork_carries_what_was_decided_before_it_and_nothing_that_came_later(db: str) -> None:
+    """Before its turn, and in the steps of its turn that it shares."""
+
+    def answers(request: ModelRequest) -> Reply:
+        match asked_in(request).split():
+            case ["mail", *who] if request.step < len(who):
+                return call("mail", to=who[request.step])
+            case _:
+                return "so be it " * 40
+
+    async def decide(run: Any, count: int) -> None:
+        for _ in range(count):
+            with pytest.raises(RunWaiting):
+                await run.result()
+            (ask,) = await run.asks()
+            await ask.deny(by="lee")
+        await run.result()
+
+    model = ScriptedModel(answers)
+    agent = Agent("a", model=model, tools=[mail], context=ContextPolicy(budget=1_200, keep=1, summary="excerpt"))
+    async with Runtime(db, agents=[agent]) as rt:
+        await decide(await rt.start(agent, "mail before", session="s"), 1)
+        run = await rt.start(agent, "mail shared apart", session="s")
+        await decide(run, 2)
+        await decide(await rt.start(agent, "mail later", session="s"), 1)
+        fork = await rt.fork(run, at_step=2)
+        with pytest.raises(RunWaiting):
+            await fork.result()
+        (ask,) = await fork.asks()
+        await ask.approve(by="kim")
+        await fork.result()
+        greeting = await rt.start(agent, "hello", session=fork.session)
+        await greeting.result()
+        again = await rt.fork(greeting, at_step=1)
+        for session in (fork.session, again.session):
+            for n in range(12):
+                await rt.run(agent, f"question {n}", session=session)
+            told = carried(model.requests[-1])
+            said = [line for line in told.splitlines() if line.startswith(("- lee", "- kim"))]
+            assert said == [
+                '- lee refused mail({"to": "before"})', '- lee refused mail({"to": "shared"})',
+                '- kim approved mail({"to": "apart"}) once',
+            ]  # fmt: skip
+
+
 async def test_a_pin_of_a_run_that_does_not_complete_holds_for_nobody(db: str) -> None:
     def answers(request: ModelRequest) -> Reply:
         return rules(request) if request.step == 0 else error("rejected", "no")

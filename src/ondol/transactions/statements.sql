@@ -497,6 +497,13 @@ SELECT {ask} FROM asks WHERE tenant = :tenant AND run = :run AND effect = :effec
 SELECT {ask} FROM asks WHERE tenant = :tenant AND session = :session AND kind = 'approval' AND state IN ('decided', 'expired')
 ORDER BY n DESC LIMIT :limit
 
+-- Of a session that was forked, what the fork shares: turns before its own, and the first steps of its first run.
+-- name: ask.approvals_shared
+SELECT {ask} FROM asks WHERE tenant = :tenant AND session = :session AND kind = 'approval' AND state IN ('decided', 'expired')
+  AND (run IN (SELECT id FROM runs r WHERE r.tenant = :tenant AND r.session = :session AND r.base < :until)
+    OR effect IN (SELECT reuses FROM effects e WHERE e.tenant = :tenant AND e.session = :fork))
+ORDER BY n DESC LIMIT :limit
+
 -- name: ask.of_run
 SELECT {ask} FROM asks WHERE tenant = :tenant AND run = :run ORDER BY n
 
