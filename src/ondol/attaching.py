@@ -74,4 +74,4 @@ async def attach(store: Store, clock: Clock, tenant: str, given: Attached) -> At
     digest = hashlib.sha256(data).hexdigest()
     await store.write(transactions.keep_blob, tenant, digest, len(data), micros(clock))
     await store.put_blob(tenant, data)
-    return Attachment(digest, media_type or media.media_type(name, data), name, len(data))
+    return Attachment(digest, media.media_type(name, data, media_type), name, len(data))

@@ -19,8 +19,13 @@ _ALIASES = {"audio/x-wav": "audio/wav", "audio/wave": "audio/wav", "audio/mp3": 
 _TEXT_TYPES = frozenset({"json", "xml", "yaml", "x-yaml", "toml", "javascript", "sql", "x-sh"})
 
 
-def media_type(name: str, data: bytes) -> str:
-    """The media type of a file, by its name, else by how it begins; text is what reads as UTF-8."""
+def media_type(name: str, data: bytes, said: str | None = None) -> str:
+    """The media type of a file: by how it begins, else as its sender ``said``, else by its name; text is what reads as
+    UTF-8. A JPEG with a name that ends in .png is a JPEG: providers refuse the one under the type of the other."""
+    if (begun := _by_beginning(data)) is not None:
+        return begun
+    if said is not None:
+        return _ALIASES.get(said, said)
     import mimetypes  # slow to import, and few runs have attachments
 
     guessed, packed = mimetypes.guess_type(name)
@@ -28,15 +33,16 @@ def media_type(name: str, data: bytes) -> str:
         return UNKNOWN
     if guessed:
         return _ALIASES.get(guessed, guessed)
-    for beginning, type in _BEGINNINGS:
-        if data.startswith(beginning):
-            return type
-    if data.startswith(b"RIFF"):
-        return {b"WEBP": "image/webp", b"WAVE": "audio/wav"}.get(data[8:12], UNKNOWN)
     try:
         return "text/plain" if data and "\0" not in data.decode() else UNKNOWN
     except UnicodeDecodeError:
         return UNKNOWN
+
+
+def _by_beginning(data: bytes) -> str | None:
+    if data.startswith(b"RIFF"):
+        return {b"WEBP": "image/webp", b"WAVE": "audio/wav"}.get(data[8:12])
+    return next((type for beginning, type in _BEGINNINGS if data.startswith(beginning)), None)
 
 
 def is_text(media_type: str) -> bool:

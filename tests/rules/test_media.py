@@ -1,4 +1,4 @@
-"""What bytes are: by their name, else by how they begin."""
+"""What bytes are: by how they begin, else by their name."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ from ondol.media import UNKNOWN, is_text, media_type
         ("attachment", b"RIFF\x10\0\0\0WEBPVP8 ", "image/webp"),
         ("attachment", b"RIFF\x10\0\0\0WAVEfmt ", "audio/wav"),
         ("attachment", b"%PDF-1.7", "application/pdf"),
+        ("photo.png", b"\xff\xd8\xff\xe0", "image/jpeg"),
+        ("photo.jpg", b"RIFF\x10\0\0\0WEBPVP8 ", "image/webp"),
+        ("scan.pdf.gz", b"\x1f\x8b", UNKNOWN),
         ("app.log", "한국어\n".encode(), "text/plain"),
         ("notes.txt.gz", b"\x1f\x8b", UNKNOWN),
         ("attachment", b"\0\0", UNKNOWN),
@@ -25,8 +28,21 @@ from ondol.media import UNKNOWN, is_text, media_type
         ("attachment", b"", UNKNOWN),
     ],
 )
-def test_bytes_are_known_by_name_or_by_how_they_begin(name: str, data: bytes, type: str) -> None:
+def test_bytes_are_known_by_how_they_begin_or_by_their_name(name: str, data: bytes, type: str) -> None:
     assert media_type(name, data) == type
+
+
+@pytest.mark.parametrize(
+    ("said", "data", "type"),
+    [
+        ("image/png", b"\xff\xd8\xff\xe0", "image/jpeg"),  # a browser goes by the name
+        ("image/heic", b"\0\0\0\x18ftypheic", "image/heic"),
+        ("text/csv", b"a,b", "text/csv"),
+        ("audio/mp3", b"ID3", "audio/mpeg"),
+    ],
+)
+def test_a_sender_is_believed_where_the_bytes_do_not_say_otherwise(said: str, data: bytes, type: str) -> None:
+    assert media_type("upload.png", data, said) == type
 
 
 def test_what_reads_as_text() -> None:
