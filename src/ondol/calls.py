@@ -442,7 +442,15 @@ class Calls:
         effect = self._effect(call)
         the_call = self.drive.talk.messages[effect.message].calls[effect.part]
         attached = tuple(self._attached.pop(call, ()))
-        message = messages.tool_result(the_call.id, effect.tool, response, error, blob, attached)
+        message = messages.tool_result(
+            the_call.id,
+            effect.tool,
+            response,
+            error,
+            blob,
+            attached,
+            made_with=effect.arguments if effect.parent is None else None,
+        )
         body = messages.dumps(message)
         done = Outcome(
             entry=entry, attempt=effect.attempt, reply=effect.reply, body=body,

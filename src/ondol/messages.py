@@ -60,11 +60,15 @@ class Blob:
     length: int
 
 
+_ARGUMENTS_SHOWN = 2_000  # characters of those that a person put in place of the model's
+
+
 @dataclass(frozen=True, slots=True)
 class ToolResponse:
     """The result of one call. ``response`` is an encoded value (see ``values``); ``error`` marks a failure.
 
-    With a ``blob``, ``response`` is only its beginning and its end.
+    With a ``blob``, ``response`` is only its beginning and its end. ``made_with`` holds, encoded, the arguments that
+    the call was made with, where a person had replaced those of the model.
     """
 
     id: str
@@ -72,6 +76,7 @@ class ToolResponse:
     response: Any
     error: bool = False
     blob: Blob | None = None
+    made_with: dict[str, Any] | None = None
 
     @property
     def value(self) -> Any:
@@ -81,7 +86,11 @@ class ToolResponse:
     @property
     def text(self) -> str:
         """The result as a model reads it."""
-        return values.plain_text(self.response)
+        result = values.plain_text(self.response)
+        if self.made_with is None:
+            return result
+        arguments = values.excerpt(values.plain_text(self.made_with), _ARGUMENTS_SHOWN)
+        return f"[a person changed the arguments of this call, it was made with {arguments}]\n{result}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +142,10 @@ def runtime_note(text: str) -> Message:
 
 def tool_result(
     call_id: str, name: str, response: Any, error: bool = False, blob: Blob | None = None,
-    attached: Sequence[Attachment] = (),
+    attached: Sequence[Attachment] = (), made_with: dict[str, Any] | None = None,
 ) -> Message:  # fmt: skip
     """What a call returned, with the images and files that belong to it."""
-    return Message("tool", (ToolResponse(call_id, name, response, error, blob), *attached))
+    return Message("tool", (ToolResponse(call_id, name, response, error, blob, made_with), *attached))
 
 
 def parse_arguments(text: str) -> dict[str, Any] | str:
@@ -218,12 +227,14 @@ def _part_to_json(part: Part) -> dict[str, Any]:
             raw = {"type": "reasoning", "content": values.encode(text)}
         case ToolCall(id, name, arguments, provider):
             raw = {"type": "tool_call", "id": id, "name": name, "arguments": values.encode(arguments)}
-        case ToolResponse(id, name, response, error, blob):
+        case ToolResponse(id, name, response, error, blob, made_with):
             raw, provider = {"type": "tool_call_response", "id": id, "name": name, "response": response}, None
             if error:
                 raw["error"] = True
             if blob is not None:
                 raw["blob"] = {**_uri(blob), "size": blob.size, "length": blob.length}
+            if made_with is not None:
+                raw["made_with"] = made_with
         case Attachment(_, _, name, size):
             raw, provider = {"type": "uri", **_uri(part), "name": values.encode(name), "size": size}, None
         case UnknownPart(raw):
@@ -242,7 +253,8 @@ def _part_from_json(raw: dict[str, Any]) -> Part:
         case {"type": "tool_call", "id": id, "name": name, "arguments": arguments}:
             return ToolCall(id, name, values.decode(arguments), values.decode(raw.get("provider")))
         case {"type": "tool_call_response", "id": id, "name": name, "response": response}:
-            return ToolResponse(id, name, response, bool(raw.get("error")), _blob_from_json(raw.get("blob")))
+            blob = _blob_from_json(raw.get("blob"))
+            return ToolResponse(id, name, response, bool(raw.get("error")), blob, raw.get("made_with"))
         case {"type": "uri", "uri": str(uri), "mime_type": media_type} if uri.startswith(_BLOB):
             digest = uri.removeprefix(_BLOB)
             return Attachment(digest, media_type, values.decode(raw.get("name", "")), raw.get("size", 0))

@@ -9,13 +9,26 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from kit import results
 
-from ondol import AlreadyDecided, Ask, AskClosed, Context, InvalidInput, NotFound, Run, StoreFull, tool, transactions
+from ondol import (
+    AlreadyDecided,
+    Ask,
+    AskClosed,
+    By,
+    Context,
+    InvalidInput,
+    NotFound,
+    Run,
+    StoreFull,
+    tool,
+    transactions,
+)
 from ondol.clock import to_micros
 from ondol.stores import open_store
 from ondol.testing import FaultPlan, barrier, call, raise_
 from ondol.transactions import Decision
-from promise.house import House, kinds, letter, look, rest, states, the_ask, wire
+from promise.house import HELLO, House, kinds, letter, look, rest, states, the_ask, wire
 
 WIRE = [call("wire", to="kim")]
 
@@ -251,6 +264,33 @@ async def test_an_edit_replaces_the_arguments_in_full_and_is_recorded(house: Hou
         assert decided.data["arguments"] == {"to": "kim-2"}
         assert (await life.rt.get_ask(ask.id)).arguments == {"to": "kim", "amount": 100}  # what was asked
     assert [line.arguments for line in house.ledger] == [{"to": "kim-2", "amount": 1}]
+
+
+async def test_the_model_is_told_what_an_edited_call_was_made_with(house: House) -> None:
+    """Else it would believe, and say, that its own arguments were used, or make the call once more."""
+    told = '[a person changed the arguments of this call, it was made with {"to": "park"}]\nwire done'
+    agent = house.agent(WIRE, "done")
+    async with house.life(agent) as life:
+        run, ask = await waiting(life, agent)
+        await ask.approve(by="lee", arguments={"to": "park"})
+        assert await rest(run) == "completed"
+        (result,) = results(house.asked(run)[-1].messages)
+        assert (result.text, result.value, result.error) == (told, "wire done", False)
+        (effect,) = await run.effects()
+        assert await life.rt.effect_result(effect.id) == "wire done"
+        fork = await life.rt.fork(run, at_step=2)
+        assert await rest(fork) == "completed"
+        assert [r.text for r in results(house.asked(fork)[-1].messages)] == [told]
+    async with house.life(agent) as life:
+        later = await life.rt.start(agent, HELLO, session="s", operation_id="later")
+        assert await rest(later) == "completed"
+        assert [r.text for r in results(house.asked(later)[0].messages)] == [told]
+        assert (await life.rt.context(later.id, 1)).matches
+        house.answers("go", [call("wire", to="park")], "done")
+        again = await life.rt.replay(run, force=By("lee", "to see"))  # the model says itself what was used
+        assert await rest(again) == "completed"
+        assert [r.text for r in results(house.asked(again)[-1].messages)] == ["wire done"]
+    assert house.count("wire") == 1
 
 
 async def test_an_edit_that_does_not_fit_is_refused_at_once_and_the_ask_stays_open(house: House) -> None:

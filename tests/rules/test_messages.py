@@ -17,6 +17,7 @@ EACH = Message(
         ToolCall("c1", "t", {"n": 2**60, "lone": "\ud800"}),
         ToolCall("c2", "t", "{not json"),
         ToolResponse("c1", "t", {"x": 1}, error=True),
+        ToolResponse("c1", "t", "done", made_with={"to": "kim"}),
         ToolResponse("c2", "t", "begins … ends", blob=Blob("cd" * 32, "text/plain", 40_000, 30_000)),
         Attachment("ab" * 32, "image/png", "a.png", 3),
         UnknownPart({"type": "hologram", "depth": 3}),
@@ -37,7 +38,7 @@ def test_unknown_parts_and_fields_are_kept_word_for_word():
 
 def test_part_names_follow_the_genai_conventions():
     assert [p["type"] for p in json.loads(messages.dumps(EACH))["parts"]] == [
-        "text", "reasoning", "tool_call", "tool_call", "tool_call_response", "tool_call_response", "uri",
+        "text", "reasoning", "tool_call", "tool_call", *["tool_call_response"] * 3, "uri",
         "hologram",
     ]  # fmt: skip
 

@@ -271,8 +271,8 @@ def _characters(part: Part) -> int:
             return len(text)
         case ToolCall(_, name, arguments):
             return len(name) + len(arguments if isinstance(arguments, str) else json.dumps(arguments, default=str))
-        case ToolResponse(_, name, response):
-            return len(name) + len(values.plain_text(response))
+        case ToolResponse(_, name):
+            return len(name) + len(part.text)
         case Attachment(media_type=media_type, size=size):
             return _IMAGE_TOKENS * _CHARS_PER_TOKEN if media_type.startswith("image/") else size
         case UnknownPart(raw):

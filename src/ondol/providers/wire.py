@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
-from ondol import media, values
+from ondol import media
 from ondol.errors import ModelError
 from ondol.ids import is_plain
 from ondol.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, ToolResponse, parse_arguments
@@ -130,9 +130,9 @@ def _asked(message: Message, attached: Mapping[str, bytes], ids: _CallIds) -> li
     said: list[str | wire.BinaryContent] = []
     for part in message.parts:
         match part:
-            case ToolResponse(id, name, response):
+            case ToolResponse(id, name):
                 # A result is never left out: each call has exactly one.
-                result = _valid(values.plain_text(response)) or "(empty)"
+                result = _valid(part.text) or "(empty)"
                 asked.append(wire.ToolReturnPart(tool_name=name, content=result, tool_call_id=ids.of_result(id)))
             case Text(text) if text.strip():
                 said.append(_valid(text))
