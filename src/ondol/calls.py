@@ -28,6 +28,7 @@ from ondol import (
     plans,
     policy,
     queries,
+    sizes,
     steps,
     transactions,
     values,
@@ -353,19 +354,21 @@ class Calls:
             await self.drive.keep_blob(attachment, data)
         if taken.attached:
             self._attached[effect.ordinal] = taken.attached
-        shown = outputs.show(taken.encoded, self._room(effect))
+        shown = outputs.show(taken.encoded, self._room(effect, taken.encoded))
         if shown.blob is not None:
             # Before the outcome that names it. A crash between the two leaves a blob that is collected after a day.
             await self.drive.keep_blob(shown.blob, shown.data)
         await self._finish(effect.ordinal, entry, shown.response, error, shown.blob)
 
-    def _room(self, effect: effects.Effect) -> int:
-        """The characters that the call's result may show. What a tool of steps calls is shown to no model."""
+    def _room(self, effect: effects.Effect, encoded: Any) -> int:
+        """The characters that the call's result may show, if they weigh as much as these. What a tool of steps calls is
+        shown to no model."""
         limit, state = self.served.bounds.limits.tool_output or limits.DEFAULT_TOOL_OUTPUT, self.drive.state
         if effect.parent is not None:
             return limit
         if (policy := self.served.agent.context) is not None:  # a new result may not fill the budget: about a quarter
-            limit = min(limit, policy.budget)
+            text = values.plain_text(encoded)
+            limit = min(limit, policy.budget * len(text) // sizes.weight_of_text(text)) if text else limit
         return outputs.share(limit, sum(e.parent is None for e in state.of_last_step))
 
     async def value_of(self, result: ToolResponse) -> Any:
@@ -378,13 +381,12 @@ class Calls:
     async def _kept(self, call: int, reference: str) -> tuple[str, int]:
         """For ``read_more``: the whole of a result or a message of this session, and the characters that the call may
         show of it. What is no text is attached to the result of the call."""
-        place, room = view.place_of(reference), self._room(self._effect(call))
-        if place is not None:
-            text, attached = await self._said_at(*place)
-            self._attached[call] = attached
-            return text, room
-        blob = outputs.find(reference, self.drive.talk.blobs())
-        return await self._text_of(blob), room
+        if (place := view.place_of(reference)) is not None:
+            text, self._attached[call] = await self._said_at(*place)
+        else:
+            text = await self._text_of(outputs.find(reference, self.drive.talk.blobs()))
+        # No page may hold more than its result can show, so its largest character counts.
+        return text, self._room(self._effect(call), max(text, default=""))
 
     async def _text_of(self, blob: Blob) -> str:
         data = await self.drive.store.get_blob(self.row.tenant, blob.digest)
@@ -431,7 +433,8 @@ class Calls:
         effect = self._effect(call)
         if effect.effect == "steps" and effect.parent is None:
             reason += steps.done_by(self, effect)
-        reason = values.excerpt(values.valid(reason), min(_REASON_KEPT, self._room(effect)))
+        reason = values.valid(reason)
+        reason = values.excerpt(reason, min(_REASON_KEPT, self._room(effect, reason)))
         await self._finish(call, events.EffectFailed(call=call, reason=reason), reason, error=True)
 
     async def _finish(

@@ -644,18 +644,31 @@ async def test_what_was_left_out_is_shown_before_and_after(db: str) -> None:
         assert all(s.before is None for s in seen if s.compaction is None)
 
 
-async def test_a_new_result_does_not_fill_the_budget(db: str) -> None:
+@pytest.mark.parametrize("line", [PAGE, "읽은 쪽에 쓰인 그대로, 한 줄도 빠짐없이. " * 20, "🏠한옥 " * 90])
+async def test_a_new_result_does_not_fill_the_budget(db: str, line: str) -> None:
     @tool(effect="read")
     async def book() -> str:
-        return PAGE * 100
+        return line * 100
 
     def reads(request: ModelRequest) -> Reply:
-        return [call("book"), call("book")] if request.step == 0 else "read"
+        match request.step:
+            case 0:
+                return [call("book"), call("book")]
+            case 1:
+                shortened = request.messages[-1].parts[0]
+                assert isinstance(shortened, ToolResponse)
+                assert shortened.blob is not None
+                return [call("read_more", reference=shortened.blob.digest, offset=n) for n in (0, 5_000)]
+            case _:
+                return "read"
 
-    model = ScriptedModel(reads, window=4_000)
+    model = ScriptedModel(reads)
     agent = Agent("a", model=model, tools=[book], context=ContextPolicy(budget=4_000))
     async with Runtime(db, agents=[agent]) as rt:
-        assert (await rt.run(agent, "go", session="s")).text == "read"
+        assert (await rt.run(agent, "mind it. " * 800, session="s")).text == "read"
+    pages = [p for m in model.requests[-1].messages[-2:] for p in m.parts if isinstance(p, ToolResponse)]
+    assert [p.text.partition(" of ")[0].split()[1] for p in pages] == ["0", "5000"]
+    assert all(p.blob is None for p in pages), "a page is shown whole"
 
 
 async def test_each_part_of_a_request_has_a_kind_and_is_weighed(db: str, tmp_path: Path) -> None:
