@@ -202,12 +202,13 @@ async def _call(calls: Calls, parent: Effect, place: int, wanted: StepCall) -> S
         if tool.effect == "steps" and len(drive.state.path(parent)) >= _DEPTH:
             raise InvalidInput(f"{tool.name} is not called: {_DEPTH} tools of steps are inside each other")
         arguments = as_sent(wanted.arguments)
-        if redact(arguments) != arguments:
+        encoded = values.encode(arguments)
+        if redact(encoded) != encoded:
             raise InvalidInput(f"an argument of {tool.name} holds a secret, and would be recorded: take it in the tool")
         tool.parse(arguments)
     except InvalidInput as error:
         return Refused(error, is_recorded=False)
-    digest = values.digest(values.encode(arguments))
+    digest = values.digest(encoded)
     step = await _recorded(calls, parent, place)
     if isinstance(step, journal.Question) or (step is not None and (step.tool, step.hash) != (tool.name, digest)):
         same = isinstance(step, Effect) and step.tool == tool.name

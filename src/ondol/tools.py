@@ -424,7 +424,11 @@ class Tool(Generic[P, R]):
 
     def _validated(self, arguments: Mapping[str, Any]) -> Any:
         try:
-            return self._arguments.model_validate_json(json.dumps(arguments), strict=True)
+            written = json.dumps(arguments)
+        except TypeError:  # bytes of a tool of steps, or of a person, see ``as_sent``: a model sends JSON
+            return self._arguments.model_validate(arguments)
+        try:
+            return self._arguments.model_validate_json(written, strict=True)
         except ValueError as error:
             from pydantic import ValidationError
 
@@ -582,12 +586,21 @@ def as_tool(given: Tool[..., Any] | Callable[..., Any]) -> Tool[..., Any]:
 
 
 def as_sent(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments that a person gave as Python values, as a model would have sent them: in JSON.
+    """Arguments that somebody gave as Python values, as a model would have sent them: in JSON.
+
+    Bytes that are no text have no form in it. With such among them all are as they can be recorded.
 
     Raises:
-        InvalidInput: a value has no JSON form.
+        InvalidInput: a value has neither form.
     """
-    sent: dict[str, Any] = schemas.in_json(dict(arguments))
+    try:
+        sent: dict[str, Any] = schemas.in_json(dict(arguments))
+    except InvalidInput:
+        lost: list[str] = []
+        encoded = values.encode_object(arguments, lost)
+        if lost:
+            raise
+        sent = values.decode_object(encoded)
     return sent
 
 

@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BaseModel
 from ondol import (
     Allow,
     AskClosed,
+    By,
     CallFailed,
     Context,
     Deny,
@@ -177,6 +178,49 @@ async def test_a_recorded_result_comes_back_as_the_type_that_the_tool_returns(ho
     assert seen == [expected, expected]
     assert house.count() == 1
     house.checked = False  # these tools write to no ledger
+
+
+PNG = b"\x89PNG\r\n\xff\x00"
+
+
+async def test_what_one_step_gave_may_be_handed_to_the_next_also_bytes(house: House) -> None:
+    """Bytes that are no text, alone and beside other values; approved, after a restart, and in a replay."""
+
+    @tool(effect="read")
+    async def render(n: int) -> bytes:
+        return PNG * n
+
+    @tool(effect="once", approve=lambda image, **rest: len(image) > len(PNG))
+    async def upload(ctx: Context[House], image: bytes, due: date, amount: Decimal, more: Any = None) -> list[Any]:
+        await ctx.deps.act(ctx, "upload", image=image, due=due, amount=amount, more=more)
+        return [image, due]
+
+    async def body(ctx: Context[Any]) -> int:
+        given: dict[str, Any] = {"due": date(2026, 3, 1), "amount": Decimal("0.10")}
+        first, _ = await ctx.call(upload, await ctx.call(render, n=1), **given)
+        with pytest.raises(InvalidInput):
+            await ctx.call(upload, first, **given, more=object())
+        return len((await ctx.call(upload, await ctx.call(render, n=2), **given, more={"of": first}))[0])
+
+    Secret("open sesame")
+    agent = house.agent(TASK, "done", tools=[steps(body)])
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert await rest(run) == "waiting"
+    async with house.life(agent) as life:
+        run = await life.rt.get_run(run.id)
+        ask = await the_ask(run)
+        assert ask.arguments["image"] == PNG * 2
+        await ask.approve(by="lee")
+        assert await rest(run) == "completed"
+        assert told(house).value == 2 * len(PNG)
+        again = await life.rt.replay(run, force=By("lee", "to see"))
+        assert await rest(again) == "completed"
+    expected = {"due": date(2026, 3, 1), "amount": Decimal("0.10")}
+    assert [line.arguments for line in house.ledger] == [
+        {"image": PNG, **expected, "more": None}, {"image": PNG * 2, **expected, "more": {"of": PNG}},
+    ]  # fmt: skip
+    house.checked = False  # one of these tools writes to no ledger
 
 
 # --- entered again ----------------------------------------------------------------------------------------------
@@ -447,6 +491,7 @@ async def test_arguments_that_do_not_fit_raise_and_nothing_is_recorded(house: Ho
             lambda: ctx.call(letter, "kim", to="lee"),  # type: ignore[call-overload]
             lambda: ctx.call(letter, to=object()),  # type: ignore[call-overload]
             lambda: ctx.call(letter, to="the word is open sesame"),
+            lambda: ctx.call(letter, to=b"open sesame\xff"),  # type: ignore[call-overload]
         ):
             with pytest.raises(InvalidInput):
                 await wrong()
