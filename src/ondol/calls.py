@@ -366,10 +366,12 @@ class Calls:
         limit, state = self.served.bounds.limits.tool_output or limits.DEFAULT_TOOL_OUTPUT, self.drive.state
         if effect.parent is not None:
             return limit
-        if (policy := self.served.agent.context) is not None:  # a new result may not fill the budget: about a quarter
-            text = values.plain_text(encoded)
-            limit = min(limit, policy.budget * len(text) // sizes.weight_of_text(text)) if text else limit
-        return outputs.share(limit, sum(e.parent is None for e in state.of_last_step))
+        whole = None
+        if (policy := self.served.agent.context) is not None and (text := values.plain_text(encoded)):
+            # New results may not fill the budget: about a quarter.
+            whole = policy.budget * len(text) // sizes.weight_of_text(text)
+            limit = min(limit, whole)
+        return outputs.share(limit, sum(e.parent is None for e in state.of_last_step), whole)
 
     async def value_of(self, result: ToolResponse) -> Any:
         """The whole of a recorded result, as the body of a tool of steps is given it."""

@@ -39,8 +39,8 @@ class Limits:
     Of one step:
 
     - ``tool_output``: characters of results that its model is shown (20,000 where nobody says), shared among the calls
-      of the step, at least 1,000 each. Of a longer result the model sees beginning and end, and reads the rest with
-      ``read_more``.
+      of the step, at least 1,000 each (fewer, where an agent's budget has no room). Of a longer result the model sees
+      beginning and end, and reads the rest with ``read_more``.
 
     Of what is accepted:
 

@@ -17,6 +17,7 @@ from ondol.limits import LEAST_TOOL_OUTPUT
 from ondol.messages import Blob, Message, ToolResponse
 from ondol.tools import Context, Tool, tool
 
+_LEAST = 300  # characters that a result shows even where a budget has no room: most of them say how to read on
 _DIGITS = 8  # of a digest that are enough, where they name one blob
 
 
@@ -28,9 +29,11 @@ class Shown(NamedTuple):
     data: bytes = b""
 
 
-def share(limit: int, calls: int) -> int:
-    """The characters that each result of a step with so many calls may show, where one alone may show ``limit``."""
-    return max(limit // calls, LEAST_TOOL_OUTPUT)
+def share(limit: int, calls: int, whole: int | None = None) -> int:
+    """The characters that each result of a step with so many calls may show, where one alone may show ``limit``, and a
+    budget has room for ``whole`` in all."""
+    least = LEAST_TOOL_OUTPUT if whole is None else min(max(whole // calls, _LEAST), LEAST_TOOL_OUTPUT)
+    return max(limit // calls, least)
 
 
 def show(encoded: Any, limit: int) -> Shown:

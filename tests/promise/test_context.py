@@ -671,6 +671,20 @@ async def test_a_new_result_does_not_fill_the_budget(db: str, line: str) -> None
     assert all(p.blob is None for p in pages), "a page is shown whole"
 
 
+async def test_many_new_results_side_by_side_do_not_fill_the_budget(db: str) -> None:
+    @tool(effect="read")
+    async def book(n: int) -> str:
+        return f"{n}: {PAGE * 100}"
+
+    model = ScriptedModel(lambda request: [call("book", n=n) for n in range(45)] if request.step == 0 else "read")
+    agent = Agent("a", model=model, tools=[book], context=ContextPolicy(budget=8_000))
+    async with Runtime(db, agents=[agent]) as rt:
+        assert (await rt.run(agent, "go", session="s")).text == "read"
+    shown = [p.text for m in model.requests[-1].messages for p in m.parts if isinstance(p, ToolResponse)]
+    assert [text.partition(":")[0] for text in shown] == [str(n) for n in range(45)]
+    assert all("read on with read_more(" in text for text in shown)
+
+
 async def test_each_part_of_a_request_has_a_kind_and_is_weighed(db: str, tmp_path: Path) -> None:
     def answers(request: ModelRequest) -> Reply:
         if request.step == 0:

@@ -76,6 +76,11 @@ def test_a_page_that_there_is_not_is_refused(offset: int, limit: int | None) -> 
         outputs.page("12345", offset, limit, LIMIT)
 
 
+def test_many_calls_of_a_step_share_what_a_budget_has_room_for() -> None:
+    assert [outputs.share(20_000, calls, 60_000) for calls in (1, 4, 60, 100)] == [20_000, 5_000, 1_000, 600]
+    assert [outputs.share(3_000, calls, 3_000) for calls in (1, 4, 8, 100)] == [3_000, 750, 375, 300]
+
+
 def test_many_calls_of_a_step_share_what_one_may_show() -> None:
     assert [outputs.share(20_000, calls) for calls in (1, 4, 20, 1000)] == [20_000, 5_000, 1_000, 1_000]
 
