@@ -293,6 +293,31 @@ async def test_the_model_is_told_what_an_edited_call_was_made_with(house: House)
     assert house.count("wire") == 1
 
 
+@pytest.mark.parametrize("is_driven", [False, True])
+async def test_the_model_is_told_that_too_when_a_person_settles_the_edited_call(house: House, is_driven: bool) -> None:
+    agent = house.agent([call("wire", to="kim"), call("look", order="1")], "done")
+    async with house.life(agent, dies_at="wire.after") as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert await rest(run) == "waiting"
+        await (await the_ask(run)).approve(by="lee", arguments={"to": "park"})
+        await life.ends(run.result())
+    house.clock.advance(hours=1)
+    place = barrier()
+    plan = FaultPlan().at("suspend.before", fault=place) if is_driven else None
+    async with house.life(agent, plan=plan) as life:
+        run = await life.rt.get_run(run.id)
+        if is_driven:
+            await place.reached.wait()
+        else:
+            assert await rest(run) == "waiting"
+        await (await the_ask(run, "unknown_effect")).happened("paid", "it is in the books", by="lee")
+        place.go_on.set()
+        await run.result(through_asks=True)
+        told, _ = results(house.asked(run)[-1].messages)
+        assert (told.value, told.made_with) == ("paid", {"to": "park"})
+    assert house.count("wire") == 1
+
+
 async def test_an_edit_that_does_not_fit_is_refused_at_once_and_the_ask_stays_open(house: House) -> None:
     agent = house.agent(WIRE, "done")
     async with house.life(agent) as life:

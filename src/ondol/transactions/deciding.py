@@ -7,10 +7,10 @@ from typing import NamedTuple, cast
 from ondol import events, journal, lifecycle, schemas, values
 from ondol.budget import overflow_problem
 from ondol.errors import AlreadyDecided, AskClosed, EndCode, InvalidInput, NotFound
-from ondol.records import AskRow, EffectRow, RunRow
+from ondol.records import AskRow, RunRow
 from ondol.transactions.ending import expired, finish
 from ondol.transactions.pieces import act_row, queue_again, run_row, signal_rows, touch
-from ondol.transactions.signals import CLOCK, DECISIONS, Decision, _settlement, asked, effect_key
+from ondol.transactions.signals import CLOCK, DECISIONS, Decision, asked, settlement
 from ondol.transactions.statements import Statement, Tx
 
 
@@ -109,5 +109,5 @@ def _meaning(ask: AskRow, decision: Decision, ended: bool, at: int) -> Tx[tuple[
     """The entries and changes that follow, where the ask is about an effect or about the run itself."""
     if ask.effect is None:
         return [asked(ask, decision)], []
-    (effect_rows,) = yield [("effect.get", effect_key(ask))]
-    return _settlement(ask, EffectRow(*effect_rows[0]), decision, ended, at)
+    _, entries, writes = yield from settlement(ask, decision, ended, at)
+    return entries, writes

@@ -79,10 +79,29 @@ def asked(ask: AskRow, decision: Decision, call: int | None = None) -> events.As
     )  # fmt: skip
 
 
-def _settlement(
-    ask: AskRow, effect: EffectRow, decision: Decision, ended: bool, at: int
-) -> tuple[list[events.Entry], list[Statement]]:
+def settlement(
+    ask: AskRow, decision: Decision, ended: bool, at: int
+) -> Tx[tuple[EffectRow, list[events.Entry], list[Statement]]]:
     """What a decision about an effect means: entries and changes, the same whoever writes them down."""
+    (rows,) = yield [("effect.get", effect_key(ask))]
+    effect = EffectRow(*rows[0])
+    made_with = (yield from _replacement(effect)) if decision.kind == "happened" else None
+    return effect, *_meaning(ask, effect, decision, made_with, ended, at)
+
+
+def _replacement(effect: EffectRow) -> Tx[dict[str, Any] | None]:
+    """The arguments that a person approved in place of the model's, encoded."""
+    (rows,) = yield [("ask.of_run", {"tenant": effect.tenant, "run": effect.run})]
+    approvals = (a for row in reversed(rows) if (a := AskRow(*row)).effect == effect.id and a.kind == "approval")
+    words = (a.checked_decision() for a in approvals)  # None where it is open, or was erased
+    said = (Decision.loads(word).arguments for word in words if word is not None)
+    replaced = next((arguments for arguments in said if arguments is not None), None)
+    return None if replaced is None or effect.parent is not None else values.encode(replaced)
+
+
+def _meaning(
+    ask: AskRow, effect: EffectRow, decision: Decision, made_with: dict[str, Any] | None, ended: bool, at: int
+) -> tuple[list[events.Entry], list[Statement]]:
     call = effect.ordinal
     key = {"tenant": effect.tenant, "run": effect.run, "ordinal": call}
     setting = key | {"at": None, "arguments": None}
@@ -92,7 +111,7 @@ def _settlement(
         return "effect.set", setting | {"state": state, "at": at}
 
     def replies(text: Any, error: bool) -> Statement:
-        body = messages.dumps(messages.tool_result(effect.call_id, effect.tool, text, error))
+        body = messages.dumps(messages.tool_result(effect.call_id, effect.tool, text, error, made_with=made_with))
         return message_row(effect.tenant, effect.run, effect.reply, body)
 
     match decision.kind:
@@ -159,9 +178,8 @@ def read_signals(tenant: str, run: str, ended: bool, at: int) -> Tx[_Read]:
         if ask.effect is None:
             read.entries.append(asked(ask, Decision.loads(ask.checked_decision() or "{}")))
             continue
-        (effect_rows,) = yield [("effect.get", effect_key(ask))]
-        effect = EffectRow(*effect_rows[0])
-        entries, writes = _settlement(ask, effect, Decision.loads(ask.checked_decision() or "{}"), ended, at)
+        word = Decision.loads(ask.checked_decision() or "{}")
+        effect, entries, writes = yield from settlement(ask, word, ended, at)
         read.entries += entries
         read.writes += writes
         read.settled.add(effect.ordinal)
