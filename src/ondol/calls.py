@@ -25,6 +25,7 @@ from ondol import (
     messages,
     outputs,
     payloads,
+    pins,
     plans,
     policy,
     queries,
@@ -585,7 +586,15 @@ class Calls:
             _kept=functools.partial(self._kept, call),
             _find=functools.partial(find, self.drive.store, self.drive.runner.embedding, self.row),
             _memory=None if self.drive.memory is None else CallMemory(self.drive.memory, call),
+            _check_pins=self._check_pins,
         )  # fmt: skip
+
+    def _check_pins(self, texts: Sequence[str]) -> None:
+        """Raises InvalidInput where the session has no room for these, too."""
+        session, policy = self.drive.claimed.session, self.served.agent.context
+        held = session.pinned.texts if session.pins else []
+        room = None if policy is None else policy.budget * sizes.PER_TOKEN // 2
+        pins.check_room(dict.fromkeys([*held, *self.drive.state.pins, *texts]), room)
 
 
 def _lost(what: str, types: Sequence[str]) -> str:

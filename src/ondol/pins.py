@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 from ondol import values
 from ondol.errors import InvalidInput, NotFound
+from ondol.sizes import weight_of_text
 
 MOST = 50  # pins of one session
 LONGEST = 4_000  # characters of one
@@ -60,12 +61,19 @@ def checked(text: Any) -> str:
 
 def bounded(pins: Pins) -> Pins:
     """Raises InvalidInput where there is no room for more."""
-    size = sum(map(len, pins.texts))
-    if len(pins.pinned) > MOST or size > LONGEST_TOGETHER:
+    check_room(pins.texts)
+    return pins
+
+
+def check_room(texts: Collection[str], room: int | None = None) -> None:
+    """Raises InvalidInput where so many are not kept, or weigh more than ``room``, which a budget leaves for them."""
+    size = sum(map(len, texts))
+    if len(texts) > MOST or size > LONGEST_TOGETHER:
         raise InvalidInput(
             f"a session has room for {MOST} pins of together {LONGEST_TOGETHER} characters: unpin something first"
         )
-    return pins
+    if room is not None and sum(map(weight_of_text, texts)) > room:
+        raise InvalidInput("pins may take half of the agent's budget: unpin something first, or raise the budget")
 
 
 def dumps(pins: Pins) -> str:

@@ -197,6 +197,7 @@ class Context(Generic[Deps]):
     _find: Callable[[str, str, str, int], Awaitable[Sequence[Found]]] = field(default=cast(Any, None), repr=False)
     _memory: Remembers | None = field(default=None, repr=False)
     _pins: list[str] = field(default_factory=list, repr=False)
+    _check_pins: Callable[[Sequence[str]], None] | None = field(default=None, repr=False)
 
     def now(self) -> datetime:
         """The current instant, in UTC. In a tool of steps that of its last step, the same whenever it is entered."""
@@ -210,9 +211,13 @@ class Context(Generic[Deps]):
         """Pin a text: from the next model call on every request of the session holds it, word for word.
 
         It is recorded with the outcome of this call and kept with the turn, as changes of ``state`` are. Raises
-        InvalidInput for what is no text or too long.
+        InvalidInput for what is no text or too long, and where the session has no room for one more: pins may take half
+        of the agent's budget.
         """
-        self._pins.append(pins.checked(text))
+        text = pins.checked(text)
+        if self._check_pins is not None:
+            self._check_pins([*self._pins, text])
+        self._pins.append(text)
 
     @overload
     def call(

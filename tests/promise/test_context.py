@@ -347,6 +347,30 @@ async def test_a_pin_of_a_run_that_does_not_complete_holds_for_nobody(db: str) -
         assert (await rt.get_session("s")).pins == []
 
 
+@pytest.mark.parametrize("policy", [None, ContextPolicy(budget=6_000, keep=1)])
+async def test_a_tool_pins_no_more_than_there_is_room_for_and_the_session_goes_on(
+    db: str, policy: ContextPolicy | None
+) -> None:
+    @tool(effect="read")
+    async def rules_of(ctx: Context[Any], n: int) -> str:
+        ctx.pin(f"{n} " + "규칙 " * 450)
+        return "pinned"
+
+    def answers(request: ModelRequest) -> Reply:
+        return call("rules_of", n=request.step) if request.step < 30 else "so be it"
+
+    model = ScriptedModel(answers)
+    agent = Agent("a", model=model, tools=[rules_of], context=policy)
+    async with Runtime(db, agents=[agent]) as rt:
+        await rt.run(agent, "go", session="s")
+        await rt.run(agent, "again", session="s")
+        pinned = (await rt.get_session("s")).pins
+    results = [p for m in model.requests[-1].messages for p in m.parts if isinstance(p, ToolResponse)]
+    assert len(pinned) == (14 if policy is None else 3)
+    assert results[-1].error
+    assert "unpin something first" in results[-1].text
+
+
 async def test_people_pin_and_unpin_and_the_record_says_who(db: str) -> None:
     model = ScriptedModel(rules)
     agent = Agent("a", model=model)
