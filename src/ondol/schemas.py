@@ -11,7 +11,7 @@ import json
 import math
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, TypeAlias
@@ -195,15 +195,31 @@ _FORMATS: Mapping[str, tuple[Any, str]] = {
 
 
 def in_json(value: Any) -> Any:
-    """A Python value in JSON's own types, as pydantic writes it. Raises InvalidInput for what has no JSON form."""
+    """A Python value in JSON's own types, as pydantic writes it, but for sets: those are in one order, as ``values``
+    writes them, and not in that of the process. Raises InvalidInput for what has no JSON form.
+    """
     from pydantic_core import to_jsonable_python
 
     try:
-        return to_jsonable_python(value)
+        return _with_sets_in_order(value, to_jsonable_python(value))
     except ValueError as error:
         raise InvalidInput(f"there is no JSON form of it: {values.valid(str(error))}") from error
     except BaseException as error:  # a serializer is the user's code, and may raise anything
         raise InvalidInput(f"there is no JSON form of it: {values.error_text(error)}") from error
+
+
+def _with_sets_in_order(value: Any, written: Any) -> Any:
+    """What was ``written`` of the value, each in its place."""
+    if isinstance(written, list) and isinstance(value, Sequence | Set) and len(value) == len(written):
+        items = [_with_sets_in_order(v, w) for v, w in zip(value, written, strict=True)]
+        return sorted(items, key=lambda w: values.canonical(values.encode(w))) if isinstance(value, Set) else items
+    if not isinstance(written, dict):
+        return written
+    if isinstance(value, Mapping) and len(value) == len(written):
+        return {k: _with_sets_in_order(v, w) for v, (k, w) in zip(value.values(), written.items(), strict=True)}
+    if isinstance(value, Mapping):
+        return written
+    return {k: _with_sets_in_order(getattr(value, k, None), w) for k, w in written.items()}  # its fields
 
 
 def with_whole_numbers(value: Any) -> Any:

@@ -223,6 +223,45 @@ async def test_what_one_step_gave_may_be_handed_to_the_next_also_bytes(house: Ho
     house.checked = False  # one of these tools writes to no ledger
 
 
+class Tagged(BaseModel):
+    tags: set[int]
+
+
+@dataclass
+class Group:
+    of: Tagged
+    more: frozenset[tuple[int, frozenset[int]]]
+
+
+async def test_a_set_is_the_same_argument_in_whatever_order_a_process_holds_it(house: House) -> None:
+    """That of texts is another one in each process."""
+
+    @tool(effect="once")
+    async def label(ctx: Context[House], tags: set[int], group: Group, by: dict[str, list[set[int]]]) -> str:
+        return await ctx.deps.act(ctx, "label")
+
+    orders = [[0, 8, 16], [16, 8, 0]]
+    assert list(set(orders[0])) != list(set(orders[1]))
+
+    async def body(ctx: Context[Any]) -> str:
+        order = orders.pop(0)
+        more = frozenset((1, frozenset([n])) for n in order) | {(1, frozenset(order))}
+        group = Group(Tagged(tags=set(order)), more)
+        done = await ctx.call(label, tags=set(order), group=group, by={"a": [set(order)]})
+        await ctx.ask("sure?", schema=bool)
+        return done
+
+    agent = house.agent(TASK, "done", tools=[steps(body)])
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert await rest(run) == "waiting"
+        sent = (await run.effects())[1].arguments
+        assert (sent["tags"], sent["group"]["of"]["tags"], sent["by"]) == ([0, 16, 8], [0, 16, 8], {"a": [[0, 16, 8]]})
+        await (await the_ask(run, "question")).answer(True)
+        assert await rest(run) == "completed"
+    assert told(house).value == "label done"
+
+
 # --- entered again ----------------------------------------------------------------------------------------------
 
 
