@@ -7,6 +7,7 @@ used.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
@@ -245,6 +246,18 @@ def mismatch(error: BaseException, whole: str) -> str:
     return "; ".join(f"{'.'.join(str(place) for place in e['loc']) or whole}: {e['msg']}" for e in found)
 
 
+@functools.cache
+def generator() -> Any:
+    """Pydantic's, but a default that holds a set is the same in each process: a schema is part of what is recorded."""
+    from pydantic.json_schema import GenerateJsonSchema
+
+    class Generator(GenerateJsonSchema):
+        def encode_default(self, dft: Any) -> Any:
+            return _with_sets_in_order(dft, super().encode_default(dft))
+
+    return Generator
+
+
 def schema_of(adapter: Any) -> dict[str, Any]:
     """The JSON schema of a pydantic ``TypeAdapter``, where decimals in texts can be told from other texts.
 
@@ -252,11 +265,10 @@ def schema_of(adapter: Any) -> dict[str, Any]:
         InvalidInput: the type has no JSON schema.
     """
     from pydantic import PydanticUserError
-    from pydantic.json_schema import GenerateJsonSchema
 
-    class Generator(GenerateJsonSchema):
+    class Generator(generator()):  # type: ignore[misc]
         def decimal_schema(self, schema: Any) -> dict[str, Any]:
-            number = super().decimal_schema(schema)
+            number: dict[str, Any] = super().decimal_schema(schema)
             return {"anyOf": [c | {"format": "decimal"} if c.get("type") == "string" else c for c in number["anyOf"]]}
 
     try:

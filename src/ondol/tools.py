@@ -403,7 +403,7 @@ class Tool(Generic[P, R]):
 
     @functools.cached_property
     def spec(self) -> ToolSpec:
-        schema = self._arguments.model_json_schema()
+        schema = self._arguments.model_json_schema(schema_generator=schemas.generator())
         schema.pop("title", None)
         for described in schema.get("properties", {}).values():
             described.pop("title", None)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import json
 from datetime import date, timedelta
 from decimal import Decimal
 from typing import Any, Literal
 
 import pytest
+from pydantic import BaseModel
 
 from ondol import Agent, Context, InvalidInput, NotDone, tool
 
@@ -179,3 +181,22 @@ def test_a_generator_is_no_tool_because_calling_it_runs_nothing():
     for function in (lines, pages):
         with pytest.raises(InvalidInput, match="is a generator: nobody would run it"):
             tool(function)
+
+
+class Labels(BaseModel):
+    of: set[int]
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_set_as_a_default_is_the_same_description_in_each_process(inside: bool) -> None:
+    """The order in which a process holds one is its own, and a tool that is described otherwise has changed."""
+
+    def described(order: list[int]) -> dict[str, Any]:
+        def flat(tags: frozenset[int] = frozenset(order)) -> None: ...
+
+        def nested(labels: Labels = Labels(of=set(order))) -> None: ...  # noqa: B008
+
+        return tool(effect="read", name="label")(nested if inside else flat).spec.parameters
+
+    assert list(frozenset([0, 8])) != list(frozenset([8, 0]))
+    assert json.dumps(described([0, 8])) == json.dumps(described([8, 0]))
