@@ -15,7 +15,7 @@ from ondol.agent import Agent
 from ondol.clock import from_micros, micros
 from ondol.errors import InvalidInput, NotFound
 from ondol.handles import acting
-from ondol.ids import DEFAULT_TENANT, checked_id, checked_limit
+from ondol.ids import DEFAULT_TENANT, checked_id, checked_limit, checked_query
 from ondol.memory import Memory, checked_fact
 from ondol.records import FactRow
 from ondol.transactions import NewFact, Scope
@@ -88,8 +88,7 @@ class Facts:
         self, query: str, *, agent: Agent | str, user: str, limit: int = 10, tenant: str = DEFAULT_TENANT
     ) -> list[Fact]:
         """The facts that fit the query best, the best first."""
-        if not isinstance(query, str):
-            raise InvalidInput(f"the query must be a text, got {type(query).__name__}")
+        checked_query(query)
         scope = _scope(tenant, agent, user)
         checked_limit(limit)
         self._rt._working  # noqa: B018 - raises when closed

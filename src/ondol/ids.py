@@ -137,6 +137,13 @@ def checked_limit(value: int) -> int:
     return value
 
 
+def checked_query(value: str) -> str:
+    """What is searched for."""
+    if not isinstance(value, str):
+        raise InvalidInput(f"the query must be a text, got {type(value).__name__}")
+    return value
+
+
 _UNFIT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 

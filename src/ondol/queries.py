@@ -166,6 +166,13 @@ def page_messages(tenant: str, session: str, after: int, limit: int) -> Tx[list[
     return [_stored(row) for row in page]
 
 
+def lineage(tenant: str, session: str) -> Tx[list[tuple[str, int | None]]]:
+    """The session, and those that it was forked from, each with the place before which its messages belong to it."""
+    (found,) = yield [("session.get", {"tenant": tenant, "session": session})]
+    line = (yield from _ancestry(SessionRow(*found[0]), 0, None)) if found else []
+    return [(part.id, until) for part, until in reversed(line)]
+
+
 def _ancestry(session: SessionRow, since: int, until: int | None) -> Tx[list[tuple[SessionRow, int | None]]]:
     """The sessions that messages from ``since`` on are in, the oldest first, each with where its own part ends."""
     line = [(session, until)]

@@ -74,7 +74,7 @@ from ondol.handles import (
     encode_given,
     this_person,
 )
-from ondol.ids import DEFAULT_TENANT, MAX_LIMIT, checked_id, checked_limit, checked_text
+from ondol.ids import DEFAULT_TENANT, MAX_LIMIT, checked_id, checked_limit, checked_query, checked_text
 from ondol.imported import ImportedRun
 from ondol.indexed import Indexed
 from ondol.limits import Limits
@@ -859,6 +859,7 @@ class Runtime:
         self._working  # noqa: B018 - raises when closed
         checked_id("tenant", tenant)
         checked_limit(limit)
+        checked_query(query)
         return await searching.find_documents(self._store, self._embedding, tenant, collection, query, limit)
 
     async def search_history(
@@ -868,6 +869,7 @@ class Runtime:
         self._working  # noqa: B018 - raises when closed
         checked_id("tenant", tenant)
         checked_id("user", user)
+        checked_query(query)
         kind = "user" if session is None else "session"
         space = transactions.history_space(tenant, kind, user, session or "")
         return await searching.find_history(self._store, space, query, checked_limit(limit))

@@ -28,17 +28,26 @@ async def find(
 
 
 async def find_history(store: Store, space: Space, query: str, limit: int) -> list[Found]:
-    """Messages that fit best; ``locator`` names session, run and message."""
-    while await store.write(transactions.index_history, space):
-        pass
-    found = await store.read(lookups.find_messages, space, query, limit)
-    runs = {f.source: await store.read(queries.get_run, space.tenant, f.source) for f in found}
+    """Messages that fit best; ``locator`` names session, run and message. What a fork shares with the session it comes
+    from is found in both."""
+    parts: Sequence[tuple[str, int | None]] = [(space.name, None)]
+    if space.kind == "session":
+        parts = await store.read(queries.lineage, space.tenant, space.name)
+    found: list[tuple[FoundText, RunRow]] = []
+    for session, until in parts:
+        part = space._replace(name=session)
+        while await store.write(transactions.index_history, part):
+            pass
+        texts = await store.read(lookups.find_messages, part, query, limit if until is None else ranking.LOOKED_AT)
+        runs = {f.source: await store.read(queries.get_run, space.tenant, f.source) for f in texts}
+        found += [(f, run) for f in texts for run in [runs[f.source]] if until is None or (run.base or 0) < until]
+    found.sort(key=lambda one: -one[0].hit.score)
     return [
         Found(
             text=ranking.excerpt(f.text, query, _SHOWN),
-            locator=f"session {runs[f.source].session} run {f.source} message {f.place}",
+            locator=f"session {run.session} run {f.source} message {f.place}",
         )
-        for f in found
+        for f, run in found[:limit]
     ]
 
 
