@@ -69,6 +69,33 @@ async def test_what_was_said_in_the_session_is_found_and_nothing_of_another_user
         assert direct[0].locator.startswith("session b ")
 
 
+@pytest.mark.both_stores
+async def test_a_fork_finds_what_was_said_before_it_and_nothing_that_came_later(db: str) -> None:
+    agent = searcher(SessionHistory())
+    async with Runtime(db, agents=[agent]) as rt:
+        first = await rt.start(agent, "점검은 금요일", user="kim", session="a")
+        await first.result()
+        await rt.run(agent, "점검은 수요일", user="lee", session="a")
+        turn = await rt.start(agent, "점검은 목요일", user="kim", session="a")
+        await turn.result()
+        await rt.run(agent, "점검은 토요일", user="kim", session="a")
+        fork = await rt.fork(turn, at_step=1)
+        await fork.result()
+        again = await rt.fork(fork, at_step=1)
+        await again.result()
+        for session in (fork.session, again.session):
+            await rt.run(agent, "search this_conversation 점검", user="kim", session=session)
+            days = {d for f in hits(agent) for d in ("금요일", "수요일", "목요일", "토요일") if d in f["text"]}
+            assert days == {"금요일", "목요일"}
+        found = await rt.search_history("금요일", user="kim", session=fork.session)
+        assert f"session a run {first.id} message 1" in [f.locator for f in found]
+        assert await rt.search_history("금요일", user="kim", session="nowhere") == []
+        with pytest.raises(InvalidInput, match="the query must be a text"):
+            await rt.search_history(None, user="kim")  # type: ignore[arg-type]
+        with pytest.raises(InvalidInput, match="the query must be a text"):
+            await rt.search_documents(5)  # type: ignore[arg-type]
+
+
 async def test_what_was_searched_and_found_is_in_the_journal(db: str) -> None:
     agent = searcher(SessionHistory())
     async with Runtime(db, agents=[agent]) as rt:
