@@ -240,6 +240,13 @@ async def test_what_does_not_fit_the_window_overflows() -> None:
     assert (await refusal(model, request(user("hi"), tools=[tool]))).kind == "context_overflow"
 
 
+@pytest.mark.parametrize("word", ["leave", "연차휴가를", "🏠🏠🏠🏠🏠"])
+async def test_the_arguments_of_a_call_have_as_many_characters_as_they_are_written_with(word: str) -> None:
+    called = ToolCall(id="c1", name="find", arguments={"q": word * 8})
+    given = request(user("hi"), assistant(called), tool_result("c1", "find", "ok"))
+    assert await ask(ScriptedModel(["ok"], window=20), given)
+
+
 # --- models by name ---------------------------------------------------------------------------------------------
 
 

@@ -270,13 +270,15 @@ def _characters(part: Part) -> int:
         case Text(text) | Reasoning(text):
             return len(text)
         case ToolCall(_, name, arguments):
-            return len(name) + len(arguments if isinstance(arguments, str) else json.dumps(arguments, default=str))
+            return len(name) + len(
+                arguments if isinstance(arguments, str) else json.dumps(arguments, default=str, ensure_ascii=False)
+            )
         case ToolResponse(_, name):
             return len(name) + len(part.text)
         case Attachment(media_type=media_type, size=size):
             return _IMAGE_TOKENS * _CHARS_PER_TOKEN if media_type.startswith("image/") else size
         case UnknownPart(raw):
-            return len(json.dumps(raw, default=str))
+            return len(json.dumps(raw, default=str, ensure_ascii=False))
 
 
 # --- models by name ---------------------------------------------------------------------------------------------
