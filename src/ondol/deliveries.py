@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeAlias
@@ -18,7 +18,7 @@ from ondol import messages, queries, transactions, values
 from ondol.cancellation import from_outside
 from ondol.clock import Clock, Timer, from_micros, micros
 from ondol.embedding import Embedding
-from ondol.errors import StoreError
+from ondol.errors import InvalidInput, StoreError
 from ondol.memory import Memory, checked_fact
 from ondol.records import RunRow
 from ondol.secret import logger, redact
@@ -183,6 +183,8 @@ class Deliveries:
         said = [messages.loads(body) for ordinal, body in sorted(bodies.items()) if ordinal >= 0]
         found = functools.partial(memory.extract, said)
         facts = await from_outside(found, _PATIENCE.total_seconds()) if said else []
+        if isinstance(facts, str) or not isinstance(facts, Sequence):  # of a text each letter would be one
+            raise InvalidInput(f"extract gives a list of facts, and this was {type(facts).__name__}")
         return [
             NewFact(f"m_{run.id[2:]}_x{n}", redact(values.valid(checked_fact(fact))), True)
             for n, fact in enumerate(facts)

@@ -165,6 +165,20 @@ async def test_a_listener_that_exits_or_cancels_itself_ends_nothing_but_its_own_
     assert len(calls) == 3
 
 
+@pytest.mark.parametrize("given", ["김은차를좋아함", None, {"fact": "tea"}])
+async def test_what_is_no_list_of_facts_is_said_so_and_no_letter_is_kept_as_one(db: str, given: Any) -> None:
+    async def extract(said: Sequence[Message]) -> Any:
+        return given
+
+    friend = rememberer(memory=Memory(extract=extract))
+    async with runtime(db, friend) as rt:
+        assert (await rt.run(friend, "hello", user="kim")).text == "ok"
+        while not (message := (await rt.outbox())[0]).attempts:
+            pass
+        assert message.error == (f"InvalidInput: extract gives a list of facts, and this was {type(given).__name__}")
+        assert await rt.memory.ls(**KIM) == []
+
+
 async def test_facts_are_learned_after_the_turn_once_and_marked(db: str) -> None:
     calls, fails = 0, 1
 
