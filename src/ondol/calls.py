@@ -448,15 +448,9 @@ class Calls:
         effect = self._effect(call)
         the_call = self.drive.talk.messages[effect.message].calls[effect.part]
         attached = tuple(self._attached.pop(call, ()))
-        message = messages.tool_result(
-            the_call.id,
-            effect.tool,
-            response,
-            error,
-            blob,
-            attached,
-            made_with=effect.arguments if effect.parent is None else None,
-        )
+        was_made = effect.attempt or isinstance(entry, events.EffectSucceeded)
+        made_with = effect.arguments if was_made and effect.parent is None else None
+        message = messages.tool_result(the_call.id, effect.tool, response, error, blob, attached, made_with)
         body = messages.dumps(message)
         done = Outcome(
             entry=entry, attempt=effect.attempt, reply=effect.reply, body=body,

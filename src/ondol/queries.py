@@ -15,7 +15,7 @@ from ondol.events import ContextBuilt
 from ondol.records import AskRow, EffectRow, RunRow, SessionRow, TokenRow
 from ondol.runfile import Entries, RunFile, Said
 from ondol.spending import CallUsage, RunUsage
-from ondol.transactions import CONFIRMED, Row, Steer, Tx, checked_body, run_row, steers_in, with_conditions
+from ondol.transactions import CONFIRMED, Row, Statement, Steer, Tx, checked_body, run_row, steers_in, with_conditions
 
 
 def get_run(tenant: str, run: str) -> Tx[RunRow]:
@@ -145,11 +145,13 @@ def recorded_facts(session: SessionRow) -> Tx[tuple[list[AskRow], list[EffectRow
     fork = None
     for part, until in (yield from _ancestry(session, 0, None))[::-1]:
         of_part = {"tenant": part.tenant, "session": part.id, "limit": _FACTS_READ}
-        (rows,) = yield [
-            ("ask.approvals", of_part) if until is None
-            else ("ask.approvals_shared", of_part | {"until": until, "fork": fork})
-        ]  # fmt: skip
-        asks += rows
+        if until is None:
+            batch: list[Statement] = [("ask.approvals", of_part)]
+        else:
+            reused = {"tenant": part.tenant, "fork": fork, "limit": _FACTS_READ}
+            batch = [("ask.approvals_reused", reused), ("ask.approvals_shared", of_part | {"until": until})]
+        for rows in (yield batch):
+            asks += rows
         unknown += yield from list_effects(part.tenant, session=part.id, state="unknown", limit=_FACTS_READ)
         fork = part.id
     return [AskRow(*a) for a in asks[::-1]], unknown

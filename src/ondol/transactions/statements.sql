@@ -497,11 +497,19 @@ SELECT {ask} FROM asks WHERE tenant = :tenant AND run = :run AND effect = :effec
 SELECT {ask} FROM asks WHERE tenant = :tenant AND session = :session AND kind = 'approval' AND state IN ('decided', 'expired')
 ORDER BY n DESC LIMIT :limit
 
--- Of a session that was forked, what the fork shares: turns before its own, and the first steps of its first run.
+-- Of a session that was forked, the turns that the fork shares.
 -- name: ask.approvals_shared
-SELECT {ask} FROM asks WHERE tenant = :tenant AND session = :session AND kind = 'approval' AND state IN ('decided', 'expired')
-  AND (run IN (SELECT id FROM runs r WHERE r.tenant = :tenant AND r.session = :session AND r.base < :until)
-    OR effect IN (SELECT reuses FROM effects e WHERE e.tenant = :tenant AND e.session = :fork))
+SELECT {e.ask} FROM runs r JOIN asks e ON e.tenant = r.tenant AND e.run = r.id
+WHERE r.tenant = :tenant AND r.session = :session AND r.base < :until
+  AND e.kind = 'approval' AND e.state IN ('decided', 'expired')
+ORDER BY r.base DESC, e.n DESC LIMIT :limit
+
+-- And the steps of the forked run that the fork's first run shares.
+-- name: ask.approvals_reused
+SELECT {ask} FROM asks WHERE tenant = :tenant AND kind = 'approval' AND state IN ('decided', 'expired')
+  AND run = (SELECT replay_of FROM runs f WHERE f.tenant = :tenant AND f.session = :fork ORDER BY f.n LIMIT 1)
+  AND effect IN (SELECT reuses FROM effects e WHERE e.tenant = :tenant
+    AND e.run = (SELECT id FROM runs f WHERE f.tenant = :tenant AND f.session = :fork ORDER BY f.n LIMIT 1))
 ORDER BY n DESC LIMIT :limit
 
 -- name: ask.of_run
