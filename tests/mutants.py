@@ -1034,9 +1034,18 @@ MUTANTS = (
     Mutant(
         "asks: the model is told what an edited call was made with",
         "calls.py",
-        "made_with=effect.arguments if effect.parent is None else None",
-        "made_with=None",
+        "made_with = effect.arguments if was_made and",
+        "made_with = None if was_made and",
         ("tests/promise/test_asks.py::test_the_model_is_told_what_an_edited_call_was_made_with",),
+    ),
+    Mutant(
+        "asks: a call that was not made is not told as made",
+        "calls.py",
+        "was_made = effect.attempt or isinstance(",
+        "was_made = True or isinstance(",
+        (
+            "tests/promise/test_policy.py::test_an_edit_by_a_process_without_the_policy_is_refused_before_the_call_is_made",
+        ),
     ),
     Mutant(
         "queue: a full one refuses",
