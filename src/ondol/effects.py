@@ -61,7 +61,7 @@ class Effect(NamedTuple):
     place: int | None = None
     hash: str = ""
     doubted: bool = False  # the store was restored from a backup: it may have been started after that was made
-    at: int = 0
+    at: int = 0  # planned, or approved; of what a tool of steps called, then when it had its outcome
 
     @property
     def has_outcome(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -14,8 +15,23 @@ import psycopg
 import pytest
 from rememberer import rememberer, requests, system
 
-from ondol import Agent, Deny, InvalidInput, Memory, NotFound, PolicyCall, RunFailed, Runtime, Secret, tool
+from ondol import (
+    Agent,
+    Answer,
+    Deny,
+    InvalidInput,
+    Memory,
+    ModelRequest,
+    NotFound,
+    PolicyCall,
+    RunFailed,
+    Runtime,
+    Secret,
+    Text,
+    tool,
+)
 from ondol.errors import StoreCorrupt
+from ondol.runner import Drive
 from ondol.stores import sqlite
 from ondol.testing import ManualClock, ScriptedModel, call
 
@@ -325,3 +341,25 @@ async def test_nonsense_is_refused(db: str) -> None:
         for scope in ({"agent": "friend", "user": None}, {"agent": "", "user": "kim"}, {"agent": "friend", "user": ""}):
             with pytest.raises(InvalidInput, match="a memory belongs to an agent and a user"):
                 await rt.memory.ls(**scope)  # type: ignore[arg-type]
+
+
+class Forgetful:
+    """A model that keeps no request: the scripted one does, and with it what the request is loaded by."""
+
+    name = "forgetful"
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Answer]:
+        yield Answer(parts=(Text("ok"),))
+
+
+async def test_what_a_run_kept_at_hand_is_freed_when_it_ends_and_by_no_collection(db: str) -> None:
+    agents = [Agent("plain", model=Forgetful()), Agent("friend", model=Forgetful(), memory=Memory())]
+    gc.collect()
+    gc.disable()
+    try:
+        async with runtime(db, *agents) as rt:
+            for agent in agents:
+                await rt.run(agent, "hello", user="kim")
+        assert [o for o in gc.get_objects() if isinstance(o, Drive)] == []
+    finally:
+        gc.enable()

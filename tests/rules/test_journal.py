@@ -114,3 +114,23 @@ def test_an_entry_changes_fields_that_there_are(entry):
     planned = events.EffectPlanned(call=0, tool="t", effect="once")
     state = journal.fold([journal.Batch(1, 1, 1, (events.ModelCompleted(step=1, message=2), planned))])
     assert vars(journal.apply(state, entry)).keys() == {f.name for f in dataclasses.fields(journal.State)}
+
+
+COMPLETED = events.ModelCompleted(step=1, message=2)
+BEFORE = journal.fold([journal.Batch(1, 1, 0, (events.RunStarted(), events.StepStarted(step=1)))])
+BATCH = journal.Batch(3, 1, 7, (COMPLETED, events.EffectPlanned(call=0, tool="look", effect="read")))
+
+
+def test_what_was_foreseen_folds_to_the_same_and_changes_no_state_that_was_given():
+    foreseen = journal.Foreseen(BEFORE, COMPLETED, journal.apply(BEFORE, COMPLETED))
+    given = [dataclasses.replace(state) for state in (BEFORE, foreseen.after)]
+    assert journal.fold([BATCH], BEFORE, foreseen) == journal.fold([BATCH], BEFORE)
+    assert [BEFORE, foreseen.after] == given
+
+
+def test_what_was_foreseen_from_another_state_is_not_taken_over():
+    foreseen = journal.Foreseen(BEFORE, COMPLETED, journal.apply(BEFORE, COMPLETED))
+    meanwhile = journal.fold([journal.Batch(3, 1, 5, (events.RunCancelling(by="kim", door="api"),))], BEFORE)
+    later = BATCH._replace(seq=4)
+    assert journal.fold([later], meanwhile, foreseen).cancel is not None
+    assert journal.fold([later], meanwhile, foreseen) == journal.fold([later], meanwhile)
