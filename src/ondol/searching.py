@@ -5,6 +5,7 @@ A history is made findable when somebody searches it, as far as it is not yet: w
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from ondol import lookups, queries, ranking, transactions
@@ -41,13 +42,12 @@ async def find_history(store: Store, space: Space, query: str, limit: int) -> li
         texts = await store.read(lookups.find_messages, part, query, limit if until is None else ranking.LOOKED_AT)
         runs = {f.source: await store.read(queries.get_run, space.tenant, f.source) for f in texts}
         found += [(f, run) for f in texts for run in [runs[f.source]] if until is None or (run.base or 0) < until]
-    found.sort(key=lambda one: -one[0].hit.score)
+    best = sorted(found, key=lambda one: -one[0].hit.score)[:limit]
+    # A message may be long: nobody else waits for that.
+    shown = await asyncio.to_thread(lambda: [ranking.excerpt(f.text, query, _SHOWN) for f, _ in best])
     return [
-        Found(
-            text=ranking.excerpt(f.text, query, _SHOWN),
-            locator=f"session {run.session} run {f.source} message {f.place}",
-        )
-        for f, run in found[:limit]
+        Found(text=text, locator=f"session {run.session} run {f.source} message {f.place}")
+        for text, (f, run) in zip(shown, best, strict=True)
     ]
 
 
