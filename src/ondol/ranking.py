@@ -43,8 +43,8 @@ class Hit(NamedTuple):
 
 
 def weight(n: int, length: int) -> int:
-    """What a term that stands ``n`` times in a text of ``length`` terms counts there."""
-    return round(100 * n * (_K1 + 1) / (n + _K1 * (1 - _B + _B * length / _USUAL)))
+    """What a term that stands ``n`` times in a text of ``length`` terms counts there; something, however long it is."""
+    return max(1, round(100 * n * (_K1 + 1) / (n + _K1 * (1 - _B + _B * length / _USUAL))))
 
 
 def weights(found: Counter[str]) -> dict[str, int]:

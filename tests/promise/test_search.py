@@ -335,3 +335,11 @@ async def test_what_is_no_source_is_refused() -> None:
     with pytest.raises(InvalidInput, match="the same name"):
         searcher(Documents("a"), Documents("a"))
     assert isinstance(Documents(), Search)
+
+
+async def test_a_word_at_the_end_of_a_very_long_message_is_found(db: str) -> None:
+    agent = Agent("plain", model=ScriptedModel([["ok"]]))
+    async with Runtime(db, agents=[agent]) as rt:
+        await rt.run(agent, "ordinary words " * 40_000 + "and one needle", user="kim")
+        (found,) = await rt.search_history("needle", user="kim")
+        assert found.text.endswith("needle")
