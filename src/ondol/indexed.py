@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from ondol import lookups, passages, searching, transactions, values
+from ondol import lookups, passages, searching, terms, transactions, values
 from ondol.errors import InvalidInput
 from ondol.lookups import KnownDocument
 from ondol.passages import Passage
@@ -27,6 +27,7 @@ LARGEST = 50_000_000  # bytes of a file
 _AT_ONCE = 10  # passages in one transaction: others want to write too
 _TRIES = 5  # of a document, while others index the same collection
 _TEXT = (".txt", ".md", ".markdown", ".rst", ".csv", ".log")
+_RULES = f"{passages.VERSION}.{terms.VERSION}:".encode()  # a file that was read by others is read again
 _HTML = (".html", ".htm", ".xhtml")
 
 
@@ -125,7 +126,7 @@ class _Bytes:
         if looked.st_size > LARGEST:
             raise ValueError(f"it is larger than {LARGEST} bytes")
         self.data = path.read_bytes()
-        self.digest = hashlib.sha256(self.data).hexdigest()
+        self.digest = hashlib.sha256(_RULES + self.data).hexdigest()
 
 
 async def index(store: Store, tenant: str, collection: str, paths: Sequence[str | Path], now: int) -> Indexed:

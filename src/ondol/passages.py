@@ -6,16 +6,19 @@ shown it can go there.
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterable, Iterator
 from html.parser import HTMLParser
 from typing import NamedTuple
 
+VERSION = 2  # of these rules: what was read by others is read again
 LENGTH = 1_200  # characters of a passage; a paragraph that is longer is cut at the ends of its sentences
 _BLOCKS = frozenset((
-    "address", "article", "aside", "blockquote", "br", "dd", "div", "dl", "dt", "figure", "footer", "h1", "h2", "h3",
-    "h4", "h5", "h6", "header", "hr", "li", "main", "nav", "ol", "p", "pre", "section", "table", "td", "th", "title",
-    "tr", "ul",
+    "address", "article", "aside", "blockquote", "body", "br", "button", "caption", "center", "dd", "details", "dialog",
+    "div", "dl", "dt", "fieldset", "figcaption", "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6",
+    "header", "hgroup", "hr", "legend", "li", "main", "menu", "nav", "ol", "optgroup", "option", "p", "pre", "search",
+    "section", "select", "summary", "table", "tbody", "td", "textarea", "tfoot", "th", "thead", "title", "tr", "ul",
 ))  # fmt: skip
 _HIDDEN = frozenset(("script", "style", "template", "noscript"))
 _SENTENCE = re.compile(r"(?<=[.!?。！？\n])\s*")
@@ -30,7 +33,7 @@ class Passage(NamedTuple):
 
 def of_text(text: str) -> list[Passage]:
     """The passages of plain text or Markdown."""
-    return list(_joined(_paragraphs(text.splitlines())))
+    return list(_joined(_paragraphs(io.StringIO(text, None))))  # lines as editors count them: a form feed begins none
 
 
 def of_html(text: str) -> list[Passage]:
@@ -38,7 +41,8 @@ def of_html(text: str) -> list[Passage]:
     page = _Page()
     page.feed(text.replace("<![", "<! ["))  # no page has such sections, and the parser gives up at one it does not know
     page.close()
-    return list(_joined((line, " ".join(said.split())) for line, said in page.blocks if said.strip()))
+    pieces = (piece for block in page.blocks for piece in _pieces(*block))
+    return list(_joined((line, " ".join(said.split())) for line, said in pieces if said.strip()))
 
 
 def of_pages(pages: Iterable[str]) -> list[Passage]:
@@ -61,8 +65,8 @@ def _paragraphs(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
 
 def _joined(paragraphs: Iterable[tuple[int, str]]) -> Iterator[Passage]:
     place, text = 0, ""
-    for line, paragraph in paragraphs:
-        for piece in _pieces(paragraph):
+    for begun, paragraph in paragraphs:
+        for line, piece in _pieces(begun, paragraph):
             if text and len(text) + len(piece) > LENGTH:
                 yield Passage(place, text)
                 text = ""
@@ -71,20 +75,30 @@ def _joined(paragraphs: Iterable[tuple[int, str]]) -> Iterator[Passage]:
         yield Passage(place, text)
 
 
-def _pieces(paragraph: str) -> Iterator[str]:
+def _pieces(line: int, paragraph: str) -> Iterator[tuple[int, str]]:
+    """What is not too long of a paragraph that begins at this line, each with its own line."""
     if len(paragraph) <= LENGTH:
-        yield paragraph
+        yield line, paragraph
         return
-    held = ""
-    for sentence in _SENTENCE.split(paragraph):
+    held, begun = "", line
+    for at, sentence in _sentences(line, paragraph):
         for start in range(0, len(sentence), LENGTH):
             part = sentence[start : start + LENGTH]
             if held and len(held) + len(part) > LENGTH:
-                yield held
+                yield begun, held
                 held = ""
-            held = f"{held} {part}" if held else part
+            held, begun = (f"{held} {part}", begun) if held else (part, at)
     if held:
-        yield held
+        yield begun, held
+
+
+def _sentences(line: int, paragraph: str) -> Iterator[tuple[int, str]]:
+    start = 0
+    for end in _SENTENCE.finditer(paragraph):
+        yield line, paragraph[start : end.start()]
+        line += paragraph.count("\n", start, end.end())
+        start = end.end()
+    yield line, paragraph[start:]
 
 
 class _Page(HTMLParser):

@@ -22,6 +22,7 @@ from ondol import (
     Search,
     SessionHistory,
     UserHistory,
+    indexed,
     tool,
     transactions,
 )
@@ -191,6 +192,16 @@ async def test_documents_are_found_with_their_line_and_follow_the_folder(db: str
         assert await rt.search_documents("pointers", collection="work") == []
         assert await rt.search_documents("연차", collection="other") == []
         assert await rt.search_documents("연차", collection="work", tenant="other") == []
+
+
+async def test_what_was_read_by_other_rules_is_read_again(
+    db: str, handbook: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Runtime(db) as rt:
+        added = (await rt.index([handbook])).added
+        monkeypatch.setattr(indexed, "_RULES", b"those of a later version")
+        assert (await rt.index([handbook])).changed == added
+        assert (await rt.index([handbook])).unchanged == added
 
 
 async def test_an_indexing_that_was_stopped_anywhere_is_done_again(db: str, handbook: Path) -> None:

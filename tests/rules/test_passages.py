@@ -20,6 +20,26 @@ def test_a_long_text_is_several_passages_each_with_its_line() -> None:
     assert [p.place for p in found] == [1, 3, 5, 7, 9]
 
 
+def test_each_passage_of_many_lines_without_a_gap_names_its_own_line() -> None:
+    text = "".join(f"line {n} says nothing new\n" for n in range(1, 400))
+    found = passages.of_text(text)
+    assert len(found) > 5
+    assert all(p.text.startswith(f"line {p.place} ") for p in found)
+    rows = passages.of_html("<pre>" + text + "</pre>")
+    assert len(rows) > 5
+    assert all(p.text.startswith(f"line {p.place} ") for p in rows)
+
+
+def test_lines_are_counted_as_an_editor_counts_them() -> None:
+    text = "one\x0ctwo\u2028three\n\x0c\r\n" + "word " * 240 + "\r\n\r\nfive"
+    assert [p.place for p in passages.of_text(text)] == [1, 3, 5]
+
+
+def test_words_that_stand_apart_on_a_page_are_no_one_word() -> None:
+    page = "<details><summary>Leave</summary>Four weeks</details><select><option>one<option>two</select>"
+    assert passages.of_html(page)[0].text.split() == ["Leave", "Four", "weeks", "one", "two"]
+
+
 def test_of_a_page_only_what_its_reader_sees_is_found() -> None:
     page = "<html><head><title>Leave</title><style>p {}</style></head>\n<body><p>Four&nbsp;weeks<br>a year</p>\n"
     page += "<script>alert('no')</script><ul><li>ask <b>lee</b></ul>"
