@@ -11,7 +11,7 @@ import hashlib
 import os
 import secrets
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -50,7 +50,7 @@ class _Found(NamedTuple):
     unread: dict[str, str]
 
 
-def _found(paths: Sequence[str | Path]) -> _Found:
+def _found(paths: Sequence[str | Path], known: Collection[str], collection: str) -> _Found:
     """Raises InvalidInput."""
     found = _Found({}, [], {})
     for given in paths:
@@ -61,6 +61,9 @@ def _found(paths: Sequence[str | Path]) -> _Found:
         elif path.is_file():
             named = {path.name: path}
         else:
+            if any(_is_in(name, path.name) for name in known):
+                how = f"'ondol index --remove {path.name} --collection {collection}' takes out what is found of it"
+                raise InvalidInput(f"{given} is not there any more: {how}")
             raise InvalidInput(f"{given} is no file and no folder: name what is to be indexed")
         for name, file in named.items():
             if found.files.setdefault(name, file) != file:
@@ -69,6 +72,18 @@ def _found(paths: Sequence[str | Path]) -> _Found:
                     "or give each a collection of its own"
                 )
     return found
+
+
+def _is_in(name: str, given: str) -> bool:
+    """Is it that document, or one of that folder?"""
+    return name == given or name.startswith(f"{given.rstrip('/')}/")
+
+
+def _named(given: str, known: Collection[str], collection: str) -> list[str]:
+    """Raises InvalidInput."""
+    if named := [name for name in known if _is_in(name, given)]:
+        return named
+    raise InvalidInput(f"collection {collection} has no document and no folder {given}: name it as locators of hits do")
 
 
 def _files(folder: Path, unread: dict[str, str]) -> Iterator[Path]:
@@ -129,16 +144,21 @@ class _Bytes:
         self.digest = hashlib.sha256(_RULES + self.data).hexdigest()
 
 
-async def index(store: Store, tenant: str, collection: str, paths: Sequence[str | Path], now: int) -> Indexed:
-    """Bring a collection up to date with files and folders. May be stopped, and done again, at any time."""
-    files, folders, unread = await asyncio.to_thread(_found, paths)
+async def index(
+    store: Store, tenant: str, collection: str, paths: Sequence[str | Path], now: int, remove: Sequence[str] = ()
+) -> Indexed:
+    """Bring a collection up to date with files and folders, and take documents and folders out of it that ``remove``
+    names. May be stopped, and done again, at any time."""
     space = searching.documents_of(tenant, collection)
     known = {d.path: d for d in await store.read(lookups.list_documents, space)}
+    gone = {name for given in remove for name in _named(given, known, collection)}
+    files, folders, unread = await asyncio.to_thread(_found, paths, known, collection)
     done = Indexed(skipped=unread)
     for name, path in files.items():
         await _index_one(store, space, name, path, known.get(name), now, done)
     for name in known:
-        if name not in files and name.startswith(tuple(folders)) and not name.startswith(tuple(unread)):
+        left = name.startswith(tuple(folders)) and not name.startswith(tuple(unread))
+        if name not in files and (left or name in gone):
             await store.write(transactions.drop_document, space, name)
             done.removed.append(name)
     while await store.write(transactions.drop_texts, space):

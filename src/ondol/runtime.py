@@ -838,17 +838,20 @@ class Runtime:
     # --- search -------------------------------------------------------------------------------------------------
 
     async def index(
-        self, paths: Sequence[str | Path], *, collection: str = "documents", tenant: str = DEFAULT_TENANT
-    ) -> Indexed:
+        self, paths: str | Path | Sequence[str | Path], *, remove: Sequence[str] = (), collection: str = "documents",
+        tenant: str = DEFAULT_TENANT,
+    ) -> Indexed:  # fmt: skip
         """Bring a collection of documents up to date with files and folders; agents find it by ``Documents(...)``.
 
-        Only files that changed are read again, and what is gone from a folder is removed. It may be stopped any time.
-        Raises InvalidInput for a path that is not there.
+        Only files that changed are read again, and what is gone from a folder is removed; documents and folders that
+        ``remove`` names, as locators do, are taken out. It may be stopped any time.
+        Raises InvalidInput for a path that is not there, or a name that is not in the collection.
         """
         self._working  # noqa: B018 - raises when closed
         checked_id("tenant", tenant)
         space = checked_id("the name of a collection", collection)
-        done = await indexed.index(self._store, tenant, space, paths, micros(self.clock))
+        given = [paths] if isinstance(paths, str | Path) else paths
+        done = await indexed.index(self._store, tenant, space, given, micros(self.clock), remove)
         self._embedding.look(searching.documents_of(tenant, space))
         return done
 

@@ -277,6 +277,26 @@ async def test_a_folder_that_cannot_be_read_any_more_keeps_its_documents_and_is_
         assert len(await rt.search_documents("weeks")) == 1
 
 
+async def test_a_file_or_a_folder_that_is_gone_is_taken_out_by_its_name(db: str, handbook: Path) -> None:
+    alone = handbook.parent / "alone.md"
+    alone.write_text("okapi", "utf-8")
+    async with Runtime(db) as rt:
+        await rt.index([handbook, alone])
+        assert (await rt.index(alone)).unchanged == (await rt.index(str(alone))).unchanged == ["alone.md"]
+        alone.unlink()
+        with pytest.raises(InvalidInput, match=r"ondol index --remove alone.md --collection documents"):
+            await rt.index(alone)
+        with pytest.raises(InvalidInput, match="has no document and no folder hand"):
+            await rt.index([], remove=["hand"])
+        assert await rt.search_documents("okapi") != []
+        assert (await rt.index([], remove=["alone.md", "handbook/deep/"])).removed == [
+            "alone.md", "handbook/deep/it.html",
+        ]  # fmt: skip
+        assert await rt.search_documents("okapi") == []
+        assert await rt.search_documents("C++") != []
+        assert len((await rt.index([handbook], remove=["handbook"])).removed) == 0
+
+
 async def test_two_documents_of_one_name_are_refused(db: str, tmp_path: Path) -> None:
     for folder in ("one", "two"):
         (tmp_path / folder / "docs").mkdir(parents=True)
