@@ -676,6 +676,13 @@ MUTANTS = (
         ("tests/promise/test_secrets.py::test_a_secret_is_found_in_no_sink",),
     ),
     Mutant(
+        "secret: it is known however it is written",
+        "secret.py",
+        "    if character in _AS_IT_IS:",
+        "    if character:",
+        ("tests/promise/test_secrets.py::test_a_secret_is_known_however_it_is_written",),
+    ),
+    Mutant(
         "usage: an answer that a cancel refused still cost its tokens",
         "runner.py",
         "            await self._write_cancelled(said, **spent_on(answer, self.asked.model.name))\n",

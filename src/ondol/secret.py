@@ -8,12 +8,13 @@ a secret stands, ``[secret]`` is written instead.
 from __future__ import annotations
 
 import base64
+import html
 import json
 import logging
 import os
 import re
+import string
 import traceback
-import urllib.parse
 from typing import Any, NoReturn
 
 from ondol import values
@@ -21,8 +22,9 @@ from ondol.errors import InvalidInput
 
 _SHOWN = "[secret]"
 _SHORTEST = 6  # characters; a shorter value would be found in ordinary words
+_AS_IT_IS = frozenset(string.ascii_letters + string.digits + "-._~")  # wherever it is written
 
-_known: set[str] = set()  # forms of every secret of this process; one that is gone may still stand in an exception
+_known: set[str] = set()  # every secret of this process; one that is gone may still stand in an exception
 _pattern: re.Pattern[str] | None = None
 
 
@@ -59,10 +61,26 @@ class Secret:
 
 
 def _remember(value: str) -> None:
-    """The value, and how it looks in JSON, in a Python repr and in an address."""
     global _pattern
-    _known.update((value, json.dumps(value)[1:-1], repr(value)[1:-1], urllib.parse.quote(value, safe="")))
-    _pattern = re.compile("|".join(map(re.escape, sorted(_known, key=len, reverse=True))))
+    _known.add(value)
+    longest_first = sorted(_known, key=len, reverse=True)
+    _pattern = re.compile("|".join("".join(map(_written, known)) for known in longest_first))
+
+
+def _written(character: str) -> str:
+    """A pattern of the character as it stands in a text, in JSON, in a Python repr, in an address and in HTML. Each
+    for itself: which of them are escaped differs from library to library."""
+    if character in _AS_IT_IS:
+        return re.escape(character)
+    data = character.encode("utf-8", "surrogatepass")
+    forms = {
+        character, f"\\{character}", data.decode("latin-1"), json.dumps(character)[1:-1], repr(character)[1:-1],
+        repr(data)[2:-1], "".join(f"%{byte:02x}" for byte in data), html.escape(character), f"&#{ord(character)};",
+        "+" if character == " " else character,
+    }  # fmt: skip
+    # What is escaped may be escaped again, so a backslash may be several.
+    found = sorted((re.escape(form).replace(r"\\", r"\\{1,8}") for form in forms), key=len, reverse=True)
+    return f"(?i:{'|'.join(found)})"
 
 
 def redact(encoded: Any) -> Any:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import html
 import json
 import logging
 import pickle
 import threading
+import urllib.parse
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,9 @@ from ondol import (
     RunWaiting,
     Secret,
     tool,
+    values,
 )
+from ondol.secret import redact
 from ondol.testing import ManualClock, ScriptedModel, call, text
 
 CANARY = 'canary-b7f"é/41-token'
@@ -151,6 +155,36 @@ def test_the_log_of_an_error_of_the_runtime_itself_holds_no_secret(caplog: pytes
     _leaks("the log", caplog.text)
     assert "[secret]" in caplog.text
     assert "ValueError" in caplog.text
+
+
+PASSWORD = "pass w@rd/é=+\"'\\&<end"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        PASSWORD,
+        json.dumps({"key": PASSWORD}),
+        json.dumps({"key": PASSWORD}, ensure_ascii=False),
+        json.dumps(json.dumps({"key": PASSWORD})),
+        repr({"key": PASSWORD}),
+        repr(PASSWORD.encode()),
+        html.escape(PASSWORD),
+        urllib.parse.quote(PASSWORD),
+        urllib.parse.quote(PASSWORD, safe="").lower(),
+        urllib.parse.urlencode({"key": PASSWORD}),
+        "https://api.example/?key=" + urllib.parse.quote(PASSWORD, safe="!$'()*+,;=:@/?"),
+        PASSWORD.encode(),
+    ],
+    ids=repr,
+)
+def test_a_secret_is_known_however_it_is_written(written: str | bytes) -> None:
+    secret = Secret(PASSWORD)
+    clean = values.decode(redact(values.encode(written)))
+    assert "[secret]" in clean
+    assert not any(part in clean for part in ("pass", "rd", "end"))
+    assert redact("pass word: the end") == "pass word: the end"
+    assert secret.reveal() == PASSWORD
 
 
 def test_a_secret_has_no_text_form() -> None:
