@@ -264,10 +264,10 @@ class ContextBuilt:
 class ContextCompacted(Spent):
     """The model is shown less from this step on: ``view`` in the place of ``was`` (see ``view.View``).
 
-    The journal and the session's messages stay as they are. ``before`` and ``after`` are estimated tokens of the
-    request. ``summary`` stands in the place of turns that are not shown; the model ``by`` wrote it, if one did, asked
-    with the prompt of that digest. ``refused`` says why what a model wrote was not taken. ``offered``: what goes of the
-    agent's earlier turns is offered to its memory, which learns from turns; each turn is offered once.
+    The journal and the session's messages stay as they are. ``before`` and ``after`` are tokens of the request, as its
+    budget counts them. ``summary`` stands in the place of turns that are not shown; the model ``by`` wrote it, if one
+    did, asked with the prompt of that digest. ``refused`` says why what a model wrote was not taken. ``offered``: what
+    goes of the agent's earlier turns is offered to its memory, which learns from turns; each turn is offered once.
     """
 
     kind: ClassVar[str] = "context.compacted"

@@ -7,6 +7,7 @@ cut inside one.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -117,3 +118,10 @@ async def _read_more(ctx: Context[Any], reference: str, offset: int = 0, limit: 
 
 
 READ_MORE: Tool[..., Any] = _read_more
+
+
+@functools.cache
+def weight_of_read_more() -> int:
+    """How much of a request it takes where it is offered; see ``sizes``. No definition holds it."""
+    spec = READ_MORE.spec
+    return len(spec.name + spec.description + values.dumps(spec.parameters))

@@ -7,7 +7,6 @@ by a model or without one. All of it is recorded before the call: what was decid
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -399,9 +398,10 @@ class Preparation:
                 return None
             made, summary = found, Summary(relief.view.since, found.text, found.by)
         after = Frame(relief.view, self._block(state, relief.view, summary))
+        known = self._calibrated(state)
+        before, now = (known.counted(sizes.tokens(self._size(f, extra))) for f in (frame, after))
         compaction = events.ContextCompacted(
-            step=state.step + 1, before=sizes.tokens(self._size(frame, extra)),
-            after=sizes.tokens(self._size(after, extra)), was=frame.view.dumps(), view=after.view.dumps(),
+            step=state.step + 1, before=before, after=now, was=frame.view.dumps(), view=after.view.dumps(),
             summary=made.text, by=made.by, prompt=made.prompt, refused=made.refused,
             offered=self._dropped(frame.view.dumps(), after.view.dumps()) is not None, **made.spent,
         )  # fmt: skip
@@ -454,11 +454,9 @@ class Preparation:
 _Note = tuple[int, str, list[list[str]]]  # ordinal, body, and what it tells of
 
 
-@functools.cache
 def _beside() -> int:
     """What the clock weighs, and the tool that is offered once something is left out: no definition holds them."""
-    offered = outputs.READ_MORE.spec
-    return 200 + len(offered.name + offered.description + values.dumps(offered.parameters))
+    return 200 + outputs.weight_of_read_more()
 
 
 def digest_of(block: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ondol import context, events, journal, search, sizes, values
+from ondol import context, events, journal, outputs, search, sizes, values
 from ondol.errors import NotFound
 from ondol.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, ToolResponse
 from ondol.view import View
@@ -108,6 +108,8 @@ def _parts(
     weights["memory"] = sizes.weight_of_text(context.recalled_text(shown.recalled)) if shown.recalled else 0
     weights["clock"] = sizes.weight_of_text(system.text) - weights["instructions"] - weights["memory"]
     weights["tools"] = len(values.dumps(definition.get("tools", [])).encode())
+    if shown.view.last or outputs.blobs_of(seen):
+        weights["tools"] += outputs.weight_of_read_more()
     if carried:
         weights["carried"] = sizes.weight_of_text(rest.pop(0).text)
     for message in rest:

@@ -668,6 +668,27 @@ async def test_what_was_left_out_is_shown_before_and_after(db: str) -> None:
         assert all(s.before is None for s in seen if s.compaction is None)
 
 
+@pytest.mark.parametrize("times", [0.5, 1, 2])
+async def test_what_is_recorded_of_a_compaction_is_counted_as_its_budget_is(db: str, times: float) -> None:
+    """A provider may count more than is estimated, or less."""
+
+    def counting(request: ModelRequest) -> Answer:
+        counted = int(times * estimate_tokens(request))
+        return Answer(parts=(Text("so it is " * 20),), input_tokens=counted, output_tokens=1)
+
+    policy = ContextPolicy(budget=1_500, keep=1, summary="excerpt")
+    agent = Agent("a", model=ScriptedModel(counting), context=policy)
+    recorded = []
+    async with Runtime(db, agents=[agent]) as rt:
+        for run in await talk(rt, agent, 40):
+            seen = await rt.context(run.id)
+            if seen.compaction is not None:
+                recorded.append((seen.compaction["before"], seen.compaction["after"]))
+                assert seen.parts["tools"] > 100, "of which one was offered"
+    assert recorded
+    assert all(before >= policy.budget >= after for before, after in recorded)
+
+
 @pytest.mark.parametrize("line", [PAGE, "읽은 쪽에 쓰인 그대로, 한 줄도 빠짐없이. " * 20, "🏠한옥 " * 90])
 async def test_a_new_result_does_not_fill_the_budget(db: str, line: str) -> None:
     @tool(effect="read")
