@@ -93,11 +93,11 @@ class PydanticAIModel:
             yield answer
         except TimeoutError as error:
             message = f"{self._name} sent nothing for {self._timeout:g} seconds"
-            raise ModelError("timeout", message, **_used(None if response is None else response.usage)) from error
+            raise ModelError("timeout", message, **_begun(response)) from error
         except ModelError:
             raise
         except Exception as error:  # the libraries below raise whatever they like at an answer that is none
-            raise model_error(error, self._sayings, **_used(None if response is None else response.usage)) from error
+            raise model_error(error, self._sayings, **_begun(response)) from error
 
     async def aclose(self) -> None:
         """Close the connections that were opened in this event loop. The next request opens new ones."""
@@ -123,7 +123,7 @@ class PydanticAIModel:
         reason = details.get("finish_reason")
         if not reason:
             message = f"{self._name} broke off: the answer ended without a finish reason"
-            raise ModelError("connection", message, **used)
+            raise ModelError("connection", message, **(_begun(response) if self._streams else used))
         parts = tuple(part for raw in response.parts if (part := wire.from_wire(raw, self._origin)))
         match response.finish_reason:
             case "error":
@@ -157,11 +157,16 @@ def _is_counted(usage: RequestUsage) -> bool:
     return not usage.unmeasured_requests and bool(usage.input_tokens or usage.output_tokens)
 
 
-def _used(usage: RequestUsage | None) -> _Used:
-    """The tokens of an attempt, or of a stream until it broke off, as far as the provider said so."""
-    if usage is None or not _is_counted(usage):
+def _used(usage: RequestUsage) -> _Used:
+    """The tokens of an answer, as far as the provider said so."""
+    if not _is_counted(usage):
         return {"input_tokens": None, "output_tokens": None}
     return {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
+
+
+def _begun(response: StreamedResponse | ModelResponse | None) -> _Used:
+    """The tokens of a stream that broke off. What it had counted of its output is not what it had said by then."""
+    return {"input_tokens": None if response is None else _used(response.usage)["input_tokens"], "output_tokens": None}
 
 
 def _parts(usage: RequestUsage) -> _Parts:
