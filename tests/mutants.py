@@ -842,6 +842,16 @@ MUTANTS = (
         ("tests/promise/test_context.py::test_what_is_no_summary_is_refused_and_the_oldest_is_told_in_its_own_words",),
     ),
     Mutant(
+        "context: a compaction by hand brings back nothing that was shown short",
+        "compacting.py",
+        "view = self.row.shown._replace(since=self.since)",
+        "view = type(self.row.shown)(since=self.since)",
+        (
+            "tests/promise/test_context.py::"
+            "test_a_compaction_by_hand_leaves_short_what_was_shown_short_and_counts_what_is_shown",
+        ),
+    ),
+    Mutant(
         "context: what a provider counted holds in the next turn",
         "preparing.py",
         "known = self.drive.claimed.session.measured if state.measured is None else None",

@@ -967,8 +967,10 @@ class Runtime:
         if expected_revision is not None and expected_revision != row.revision:
             raise RevisionConflict(session, expected_revision, row.revision)
         said = await self._read(queries.read_window, row, row.shown.since, row.next_message)
-        plan = compacting.plan([(m.seq, m.body) for m in said], row, keep, self._deliveries.learning)
-        served = None if model_free else await self._summarising(agent, said, tenant)
+        last = await self._read(queries.get_run, tenant, said[-1].run) if said else None
+        described = None if last is None else await self._read(queries.get_definition, tenant, last.definition)
+        plan = compacting.plan([(m.seq, m.body) for m in said], row, keep, described, self._deliveries.learning)
+        served = None if model_free else self._summarising(agent, last)
         if preview or not plan.gone:
             asked = served.models[0].model.name if served is not None and plan.gone else ""
             return plan.told(row.revision, applied=False, by=asked)
@@ -985,12 +987,11 @@ class Runtime:
         self._deliveries.look()
         return plan.told(row.revision, applied=True)
 
-    async def _summarising(
-        self, agent: Agent | str | None, said: Sequence[queries.StoredMessage], tenant: str
-    ) -> Served | None:
-        """Whose model makes a summary of a session; None where none is known, or it is not to be asked."""
+    def _summarising(self, agent: Agent | str | None, last: RunRow | None) -> Served | None:
+        """Whose model makes a summary of a session; None where none is known, or it is not to be asked. ``last`` is the
+        run of its last turn."""
         if agent is None:
-            name = (await self._read(queries.get_run, tenant, said[-1].run)).agent if said else ""
+            name = "" if last is None else last.agent
         else:
             name = agent.name if isinstance(agent, Agent) else checked_id("the name of an agent", agent)
             if name not in self._served:

@@ -32,6 +32,7 @@ from ondol import (
 from ondol.messages import Reasoning, Text, ToolResponse
 from ondol.providers.script import Reply, estimate_tokens
 from ondol.seeing import PARTS
+from ondol.sizes import weight_of
 from ondol.testing import ScriptedModel, call, error
 
 TURNS = 8
@@ -451,6 +452,37 @@ async def test_a_compaction_by_hand_does_what_its_preview_says_and_a_fork_from_b
         await fork.result()
         before = next(r for r in model.requests if r.run == fork.id and r.step == 0)
         assert [m.text for m in before.messages if m.role == "user"] == [f"question {n}" for n in range(5)]
+
+
+async def test_a_compaction_by_hand_leaves_short_what_was_shown_short_and_counts_what_is_shown(
+    db: str, tmp_path: Path
+) -> None:
+    """Long results are references by now, early calls only named, and the image was seen: none of it comes back."""
+    (tmp_path / "cup.png").write_bytes(b"\x89PNG" + b"0" * 5_000)
+    model = ScriptedModel(diligent)
+    agent = Agent("a", model=model, tools=[page, note], context=ContextPolicy(budget=2_600, keep=1, summary="excerpt"))
+    async with Runtime(db, agents=[agent]) as rt:
+        await talk(rt, agent, 4)
+        await rt.run(agent, "question 4", session="s", attachments=[tmp_path / "cup.png"])
+        (last,) = await talk(rt, agent, 1, first=5)
+        shown = (await rt.get_session("s"))._row.shown
+        assert shown.results
+        assert shown.detail
+        was = (await rt.context(last.id)).messages
+        preview = await rt.compact_session("s", keep=4, preview=True)
+        done = await rt.compact_session("s", keep=4, by="lee")
+        assert (preview.before, preview.after) == (done.before, done.after)
+        assert done.after < done.before
+        (run,) = await talk(rt, agent, 1, first=6)
+        seen = await rt.context(run.id, 1)
+        *kept, answer = seen.messages[2:-1]
+        assert all(m in was for m in kept)
+        counted = sum(map(weight_of, [*kept, answer])) // 4
+        assert abs(done.after - counted - len(done.summary) // 4) < 20
+    async with Runtime(db) as rt:  # the agent is not here
+        again = await rt.compact_session("s", keep=5, preview=True)
+        assert again.before == again.after
+        assert again.before < 2_600
 
 
 @pytest.mark.parametrize("what", ["a summary", *SUMMARIES])
