@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from html.parser import HTMLParser
 from typing import Protocol
 
+import pytest
 from kit import waits
 
-from ondol import Agent, Runtime, tool
+from ondol import Agent, RunCancelled, Runtime, tool
+from ondol.model import ModelRequest
 from ondol.showing import card, short
 from ondol.testing import ScriptedModel, call
 
@@ -94,6 +97,27 @@ async def test_a_prompt_shows_each_thing_in_one_short_line(db: str) -> None:
         f"RunResult(text='well', run_id={run.id!r}, session='s', operation_id='k', revision=3, replayed=False, stop='')"
     )
     assert all(len(repr(t)) < 250 for t in (run, ask, effect, result))
+
+
+async def test_a_notebook_shows_what_nobody_counted_and_an_end_without_a_reason(db: str) -> None:
+    asked = asyncio.Event()
+
+    async def never(request: ModelRequest) -> str:
+        asked.set()
+        await asyncio.Event().wait()
+        return ""
+
+    agent = Agent("slow", model=ScriptedModel(never, name="script"))
+    async with Runtime(db, agents=[agent]) as rt:
+        run = await rt.start(agent, "go", session="s", operation_id="k")
+        assert "not asked yet" in page(run)
+        await asked.wait()
+        await run.cancel(by="lee")
+        with pytest.raises(RunCancelled):
+            await run.result()
+        shown = page(await run.refresh())
+    assert "- tokens in, - out, 1 call, 1 not counted" in shown
+    assert "cancelled:" not in shown
 
 
 def test_what_is_shown_short_says_that_it_is() -> None:

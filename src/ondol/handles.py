@@ -15,7 +15,7 @@ from ondol.events import Event
 from ondol.ids import checked_id
 from ondol.messages import Message
 from ondol.records import AskRow, EffectRow, RunRow, SessionRow
-from ondol.showing import called, card, exact, safe, short
+from ondol.showing import called, card, ended_by, exact, safe, short
 from ondol.transactions import Blocking, Decision
 from ondol.usage import Usage
 
@@ -108,14 +108,14 @@ class Run:
         return f"<Run {self.id} {self.status}{behind} session={self.session!r} operation={self.operation_id!r}>"
 
     def _repr_html_(self) -> str:
-        error = f"{self.error.get('code')}: {self.error.get('message')}" if self.error else None
+        used = self.usage
         return card(f"Run {self.id}", [
             ("state", "cancelling" if self.cancelling else self.status), ("agent", self.agent),
             ("session", self.session), ("operation", self.operation_id), ("user", self.user),
             ("accepted", clock.shown(self.accepted_at, self.time_zone)),
             ("ended", clock.shown(self.ended_at, self.time_zone) if self.ended_at else None),
-            ("tokens", "{} in, {} out".format(*("unknown" if n is None else n for n in self.tokens))),
-            ("error", error), ("can go on", "send the same operation again" if self.retryable else None),
+            ("model", usage.told(usage.total(used)) if used else "not asked yet"),
+            ("error", ended_by(self.error)), ("can go on", "send the same operation again" if self.retryable else None),
         ])  # fmt: skip
 
     @property

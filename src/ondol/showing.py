@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ondol import values
@@ -41,6 +41,11 @@ def short(words: str, most: int = 120) -> str:
     """The text in one line of so many characters at the most."""
     words = " ".join(words.split())
     return words if len(words) <= most else words[:most] + " …"
+
+
+def ended_by(error: Mapping[str, Any] | None) -> str | None:
+    """The code of how a run ended, and what is said about it."""
+    return ": ".join(filter(None, (error.get("code"), error.get("message")))) if error else None
 
 
 def card(title: str, fields: Iterable[tuple[str, object]]) -> str:

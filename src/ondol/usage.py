@@ -85,6 +85,18 @@ def total(used: Mapping[str, Usage]) -> Usage:
     return whole
 
 
+def told(used: Usage) -> str:
+    """What model calls took. What nobody counted is not zero."""
+
+    def said(tokens: int | None) -> str:
+        return "-" if tokens is None else f"{tokens}"
+
+    cached = f" ({used.cache_read} from the cache)" if used.cache_read else ""
+    uncounted = f", {used.unknown} not counted" if used.unknown else ""
+    calls = f"{used.calls} call{'s' * (used.calls != 1)}"
+    return f"{said(used.input)} tokens in{cached}, {said(used.output)} out, {calls}{uncounted}"
+
+
 #: These fail after the provider may have worked, and charged, for the answer. The others refuse the request.
 _MAY_BE_BILLED: frozenset[ModelErrorKind] = frozenset({"timeout", "connection", "server", "content_filter"})
 

@@ -119,7 +119,7 @@ def test_a_run_says_what_each_model_took(folder: Path) -> None:
     shown = ondol("runs", "show", run["id"], cwd=folder).out
     line = next(line for line in shown.splitlines() if line.startswith("model "))
     assert line.split(maxsplit=2)[1:] == [
-        "acme:grand", "1000000 tokens in (400000 from the cache), 100000 out, 1 calls",
+        "acme:grand", "1000000 tokens in (400000 from the cache), 100000 out, 1 call",
     ]  # fmt: skip
 
 

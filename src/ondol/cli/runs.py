@@ -10,12 +10,13 @@ from typing import Annotated, Any
 
 import typer
 
+from ondol import usage
 from ondol.bodies import ask_body, effect_body, event_body, run_body, stamp
 from ondol.cli import codes
 from ondol.cli.bystander import unserved
 from ondol.cli.follow import AtRest, Behind, NoDriver, follow, say_waiting, waiting_code
 from ondol.cli.lines import decided, deciding, happened
-from ondol.cli.output import Column, compact, say, text, when
+from ondol.cli.output import Column, compact, say, when
 from ondol.cli.run import AgentName, Model, drive
 from ondol.cli.surface import By, Cli, Id, Ids, Limit, noun, verb
 from ondol.errors import CannotGoOn, CursorExpired, InvalidInput, NotFound, OndolError, ReadOnly, RunWaiting
@@ -24,8 +25,7 @@ from ondol.handles import Ask, Effect, Lineage, Run
 from ondol.imported import ImportedRun
 from ondol.journal import RunStatus
 from ondol.runtime import Runtime
-from ondol.showing import called
-from ondol.usage import Usage
+from ondol.showing import called, ended_by
 
 app = noun("What was asked, and where it stands.")
 
@@ -151,7 +151,7 @@ async def _so_far(run: Run) -> list[Event]:
 
 def _print(cli: Cli, shown: Shown) -> None:
     run, out = shown.run, cli.out
-    zone, error = run.time_zone, run.error
+    zone = run.time_zone
     out.fields([
         ("run", run.id), ("state", _stands(run)), ("joins", run.host if run.status == "queued" else None),
         ("agent", run.agent),
@@ -162,8 +162,8 @@ def _print(cli: Cli, shown: Shown) -> None:
         ("forked as", ", ".join(r.id for r in shown.lineage.forks) or None),
         ("zone", zone), ("accepted", when(run.accepted_at, zone)),
         ("ended", when(run.ended_at, zone) if run.ended_at else None),
-        *((f"model {model}", _took(used)) for model, used in run.usage.items()),
-        ("error", f"{error['code']}: {error['message']}" if error else None),
+        *((f"model {model}", usage.told(used)) for model, used in run.usage.items()),
+        ("error", ended_by(run.error)),
     ])  # fmt: skip
     if shown.effects:
         out.line()
@@ -185,12 +185,6 @@ def _print(cli: Cli, shown: Shown) -> None:
         Column("WHAT", happened),
     ]
     out.table(shown.events, timeline, indent=2)
-
-
-def _took(used: Usage) -> str:
-    cached = f" ({used.cache_read} from the cache)" if used.cache_read else ""
-    uncounted = f", {used.unknown} not counted" if used.unknown else ""
-    return f"{text(used.input)} tokens in{cached}, {text(used.output)} out, {used.calls} calls{uncounted}"
 
 
 def _with_steps(effects: Sequence[Effect]) -> Iterator[tuple[int, Effect]]:
