@@ -2,7 +2,8 @@
 
 Words where a script puts spaces between them; pairs of neighbouring characters in Hangul, Kana and Han, where nobody
 can tell by rule alone where a word ends or which particle is glued to it. Both stores search by these terms alone, so
-they find the same things. ``VERSION`` changes with the rules: what was indexed by other rules must be indexed anew.
+they find the same things. ``VERSION`` changes with the rules, which may only give a text more terms: what was indexed
+by earlier ones is found as before, and all of its terms go with it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-VERSION = 1
+VERSION = 2
 LONGEST = 64  # characters of a term; of a longer word (a key, a hash, base64) this much counts
 MOST_ASKED = 96  # terms of a query; of a longer one the first and the last, where a request says what it is about
 END = "\x03"  # behind the last character of a run of Hangul, Kana or Han: each of its characters begins one pair
@@ -29,6 +30,9 @@ _INSIDE = re.compile(r"[-_.'’&/@:]")
 _HALF_OR_FULL = re.compile("[\uff01-\uffef\u3000]+")
 _MARKS_FOLDED_BELOW = 0x0530  # Latin, Greek and Cyrillic; in other scripts a mark is a letter
 _MARKS_FOLDED_AGAIN = range(0x1E00, 0x2000)
+_LETTERS = str.maketrans(  # that no mark can be taken from, and that are typed as others where a keyboard has none
+    {"ł": "l", "ø": "o", "đ": "d", "ð": "d", "ħ": "h", "ŧ": "t", "ı": "i", "æ": "ae", "œ": "oe", "þ": "th"}
+)
 
 
 @functools.cache
@@ -132,6 +136,7 @@ def _forms(word: str, sign: str) -> list[str]:
         forms[word + sign] = None
     for form in tuple(forms):
         forms[_without_accents(form)] = None
+        forms[_without_accents(form).translate(_LETTERS)] = None
     return [_cut(form) for form in forms]
 
 
