@@ -191,12 +191,16 @@ def _stored(row: Row) -> StoredMessage:
     return StoredMessage(seq, run, ordinal, checked_body(run, ordinal, body, total))
 
 
+def erased(run: str) -> NotFound:
+    return NotFound(f"what happened in run {run} is not stored any more: its session was deleted")
+
+
 def whole_run(tenant: str, run: str, at: datetime) -> Tx[RunFile]:
     """All that is known of a run, with what its model saw of the session. Of blobs only the sizes."""
     key = {"tenant": tenant, "run": run}
     row, batches = yield from read_journal(tenant, run)
     if not batches:
-        raise NotFound(f"what happened in run {run} is not stored any more: its session was deleted")
+        raise erased(run)
     own = yield from read_messages(tenant, run)
     entries, sessions, effects, asks, blobs = yield [
         ("entry.list", key | {"after": 0}),

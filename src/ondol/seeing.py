@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ondol import context, events, journal, outputs, search, sizes, values
+from ondol import context, events, journal, outputs, queries, search, sizes, values
 from ondol.errors import NotFound
 from ondol.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, ToolResponse
 from ondol.view import View
@@ -55,15 +55,21 @@ def context_place(run: str, batches: Iterable[journal.Batch], step: int | None) 
     """The context of a step, or the last one. Raises NotFound."""
     state = journal.State()
     found: ContextPlace | None = None
+    steps: list[int] = []
     for batch in batches:
         for entry in batch.entries:
             state = journal.apply(state, entry, batch.at)
-            if isinstance(entry, events.ContextBuilt) and step in (None, entry.step) and state.shown is not None:
+            if isinstance(entry, events.ContextBuilt) and state.shown is not None:
+                steps.append(entry.step)
+                if step not in (None, entry.step):
+                    continue
                 less = state.compacted if state.compacted and state.compacted.step == entry.step else None
                 found = ContextPlace(entry, state.shown, state.next_message, less)
     if found is None:
-        asked = f"run {run} has not asked the model yet"
-        raise NotFound(asked if step is None else f"run {run} has no step {step}")
+        if not steps:
+            raise NotFound(f"run {run} has not asked the model yet") if state.seq else queries.erased(run)
+        there = f"{steps[0]}" if steps[0] == steps[-1] else f"{steps[0]} to {steps[-1]}"
+        raise NotFound(f"run {run} has no step {step}: say {there}")
     return found
 
 

@@ -96,6 +96,8 @@ def test_sessions_are_shown_and_erased(folder: Path) -> None:
     erased = ondol(*db, "runs", "show", run, cwd=folder)
     assert (erased.code, "completed" in erased.out, "kim" in erased.out) == (0, True, False)
     assert "what was said and done in it was erased with its session" in erased.out
+    unseen = ondol(*db, "context", run, cwd=folder)
+    assert (unseen.code, "its session was deleted" in unseen.err) == (4, True)
     gone = ondol(*db, "run", app("hello"), "say hi to kim", "--session", "s", "--operation-id", "k1", cwd=folder)
     assert (gone.code, gone.err.startswith("error [operation_expired]: ")) == (5, True)
     restored = ondol("--db", "sqlite:///back.db", "db", "restore", "copy", cwd=folder)
@@ -112,7 +114,9 @@ def test_the_context_of_each_step_can_be_seen(folder: Path) -> None:
     seen = ondol(*db, "context", id, "--step", "1", cwd=folder)
     assert "(as recorded)" in seen.out
     assert "refund it" in seen.out
-    assert ondol(*db, "context", id, "--step", "9", cwd=folder).code == 4
+    missing = ondol(*db, "context", id, "--step", "9", cwd=folder)
+    assert missing.code == 4
+    assert "has no step 9: say 1" in missing.err
 
 
 def test_the_store_is_checked_and_migrated(folder: Path) -> None:
