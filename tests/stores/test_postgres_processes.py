@@ -99,20 +99,21 @@ def wait_for_renewals(db: str) -> None:
 async def test_a_process_that_slept_past_its_lease_finds_its_run_taken_and_writes_nothing(
     shared: str, downstream: Downstream, at: str
 ) -> None:
-    async with apps(2, shared, downstream, FaultPlan().at(at, fault=stop())) as (sleeper, other):
+    async with apps(1, shared, downstream, FaultPlan().at(at, fault=stop())) as (sleeper,):
         run = await sleeper.do("start", agent="shop", input="buy", session="s", operation_id="op")
         await sleeper.process.stopped()
-        assert "bought" in await other.do("result", run=run)
-        before = everything(shared)
-        fences = linear(shared, run)
-        assert fences[-1] > 1
-        sleeper.process.cont()
-        again = await sleeper.do("run", agent="shop", input="buy", session="s", operation_id="op")
-        assert (again["run"], again["replayed"]) == (run, True)
-        assert linear(shared, run) == fences
-        assert everything(shared) == before
-        keys = {line.key for line in await downstream.effects(tool="pay")}
-        assert len(keys) == 1, "whatever was sent twice was sent with the same key"
+        async with apps(1, shared, downstream) as (other,):  # only now, so that the run was the sleeper's
+            assert "bought" in await other.do("result", run=run)
+            before = everything(shared)
+            fences = linear(shared, run)
+            assert fences[-1] > 1
+            sleeper.process.cont()
+            again = await sleeper.do("run", agent="shop", input="buy", session="s", operation_id="op")
+            assert (again["run"], again["replayed"]) == (run, True)
+            assert linear(shared, run) == fences
+            assert everything(shared) == before
+            keys = {line.key for line in await downstream.effects(tool="pay")}
+            assert len(keys) == 1, "whatever was sent twice was sent with the same key"
 
 
 def everything(db: str) -> list[Any]:
