@@ -1084,6 +1084,13 @@ MUTANTS = (
         ("tests/stores/test_jobs.py",),
     ),
     Mutant(
+        "jobs: what is written in one turn of the event loop gets to the thread together",
+        "stores/jobs.py",
+        "            self._coming[job.loop] = [job]\n",
+        "            self.waiting.put(job)\n            self._coming[job.loop] = []\n",
+        ("tests/stores/test_jobs.py",),
+    ),
+    Mutant(
         "values: what is no JSON is never written",
         "values.py",
         'if "NaN" in text or "Infinity" in text:',

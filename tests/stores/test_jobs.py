@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
-from ondol.stores.jobs import Job, deliver
+from ondol import queries
+from ondol.stores import open_store
+from ondol.stores.jobs import Job, Writes, deliver
+from ondol.stores.sqlite import SqliteStore
+from ondol.transactions import set_meta
 
 
 def test_who_shares_a_commit_with_one_that_ends_the_event_loop_hears_of_it_all_the_same() -> None:
@@ -28,3 +32,37 @@ def test_who_shares_a_commit_with_one_that_ends_the_event_loop_hears_of_it_all_t
     done, _ = loop.run_until_complete(asyncio.wait([second], timeout=5))
     assert [task.result() for task in done] == [2]
     assert isinstance(first.exception(), SystemExit)
+
+
+async def test_what_is_written_in_one_turn_of_the_event_loop_gets_to_the_thread_together() -> None:
+    loop, writes = asyncio.get_running_loop(), Writes()
+    first, second = (Job(lambda: iter(()), loop) for _ in range(2))  # type: ignore[arg-type]
+    writes.put(first)
+    assert writes.waiting.empty(), "a thread that is woken by it would leave without the second"
+    writes.put(second)
+    await asyncio.sleep(0)
+    assert [writes.waiting.get_nowait() for _ in range(2)] == [first, second]
+
+
+async def test_what_is_written_in_one_turn_of_the_event_loop_shares_a_commit(tmp_path: Any) -> None:
+    store = SqliteStore(tmp_path / "ondol.db")
+    await store.open(lambda: None)
+    before = store.commits.commits
+    await asyncio.gather(*(store.write(set_meta, f"key {n}", "there") for n in range(64)))
+    assert store.commits.commits == before + 1
+    await store.close()
+
+
+@pytest.mark.both_stores
+async def test_what_is_written_in_the_turn_in_which_a_store_closes_is_done(db: str) -> None:
+    store = open_store(db)
+    await store.open(lambda: None)
+    writing = asyncio.create_task(store.write(set_meta, "key", "there"))
+    closing = asyncio.create_task(store.close())
+    await asyncio.wait([writing, closing], timeout=10)
+    assert writing.done()
+    await writing
+    again = open_store(db)
+    await again.open(lambda: None)
+    assert await again.read(queries.get_meta, "key") == "there"
+    await again.close()

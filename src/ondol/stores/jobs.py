@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import queue
 from collections.abc import Callable, Generator, Iterable
 from contextvars import Context
 from dataclasses import dataclass, field
@@ -77,6 +78,28 @@ class Job:
         if self._waiter is not None:
             callback, context = self._waiter
             context.run(callback, self)
+
+
+class Writes:
+    """What waits to be written. What is handed in within one turn of an event loop gets there together, so that it can
+    share a commit: a thread that was woken by the first of it would leave with what it finds by then.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._coming: dict[asyncio.AbstractEventLoop, list[Job]] = {}
+
+    def put(self, job: Job) -> None:
+        """To be called in the event loop of the job."""
+        if (coming := self._coming.get(job.loop)) is not None:
+            coming.append(job)
+        else:
+            self._coming[job.loop] = [job]
+            job.loop.call_soon(self._hand_over, job.loop)
+
+    def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
+        for job in self._coming.pop(loop):
+            self.waiting.put(job)
 
 
 def fail(jobs: Iterable[Job], error: OndolError) -> None:

@@ -21,7 +21,7 @@ from typing import Any, ParamSpec, TypeVar
 from ondol.errors import NotFound, OndolError, StoreBusy, StoreCorrupt, StoreError, StoreFault
 from ondol.secret import logger
 from ondol.stores import postgres_schema
-from ondol.stores.jobs import Job, deliver, to_its_end
+from ondol.stores.jobs import Job, Writes, deliver, to_its_end
 from ondol.stores.postgres_listener import Listener
 from ondol.stores.postgres_place import Connector, Place
 from ondol.stores.postgres_wire import ConnectionLost, Refused, Wire
@@ -48,7 +48,7 @@ class PostgresStore:
         self.name = self.place.name
         self._connector = Connector(self.place)
         self.writers = Writer(self._connector, grouping=True), Writer(self._connector, grouping=False)
-        self._writes: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._writes = Writes()
         self._alone: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._reads: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -83,7 +83,7 @@ class PostgresStore:
             group, alone, *readers = threads
             for _ in readers:
                 self._reads.put(None)
-            self._writes.put(None)
+            self._writes.waiting.put(None)
             group.join()
             self._alone.put(None)  # what the group left to it comes first
             for thread in (alone, *readers):
@@ -114,17 +114,17 @@ class PostgresStore:
     # --- transactions -------------------------------------------------------------------------------------------
 
     def write(self, tx: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
-        return self._submit(self._writes, functools.partial(tx, *args, **kwargs))
+        return self._submit(self._writes.put, functools.partial(tx, *args, **kwargs))
 
     def read(self, tx: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
-        return self._submit(self._reads, functools.partial(tx, *args, **kwargs))
+        return self._submit(self._reads.put, functools.partial(tx, *args, **kwargs))
 
-    async def _submit(self, jobs: queue.SimpleQueue[Job | None], make: Callable[[], Tx[T]]) -> T:
+    async def _submit(self, put: Callable[[Job], None], make: Callable[[], Tx[T]]) -> T:
         if not self._threads:
             raise StoreError(f"{self.place.name} is not open")
         job = Job(make, asyncio.get_running_loop())
         job.waiting = job.loop.call_later(self.place.pool_timeout, self._give_up, job)
-        jobs.put(job)
+        put(job)
         try:
             return await job  # type: ignore[no-any-return]
         finally:
@@ -155,14 +155,14 @@ class PostgresStore:
     def _next_group(self) -> tuple[list[Job], bool]:
         """What waits to be written together, and whether the store closes after it."""
         jobs: list[Job] = []
-        job = self._writes.get()
+        job = self._writes.waiting.get()
         while job is not None:
             if job.take():
                 jobs.append(job)
             if len(jobs) >= _GROUP_LIMIT:
                 return jobs, False
             try:
-                job = self._writes.get_nowait()
+                job = self._writes.waiting.get_nowait()
             except queue.Empty:
                 return jobs, False
         return jobs, True
@@ -221,7 +221,7 @@ class PostgresStore:
 
     async def put_blob(self, tenant: str, data: bytes) -> str:
         digest = hashlib.sha256(data).hexdigest()
-        await self._submit(self._alone, functools.partial(_put_blob, tenant, digest, data))
+        await self._submit(self._alone.put, functools.partial(_put_blob, tenant, digest, data))
         return digest
 
     async def get_blob(self, tenant: str, digest: str) -> bytes:
@@ -236,7 +236,7 @@ class PostgresStore:
         return data
 
     async def drop_blob(self, tenant: str, digest: str) -> None:
-        await self._submit(self._alone, functools.partial(_drop_blob, tenant, digest))
+        await self._submit(self._alone.put, functools.partial(_drop_blob, tenant, digest))
 
     async def tidy_blobs(self, tenant: str, before: datetime) -> None:
         for (digest,) in await self.read(_list, "blob.left_behind", tenant=tenant, before=int(before.timestamp())):

@@ -40,7 +40,7 @@ from ondol.errors import (
     StoreTooNew,
 )
 from ondol.secret import logger
-from ondol.stores.jobs import Job, call, deliver, fail, to_its_end
+from ondol.stores.jobs import Job, Writes, call, deliver, fail, to_its_end
 from ondol.stores.migrations import migrations
 from ondol.stores.seats import Seat, Table
 from ondol.transactions import STATEMENTS, Row, Statement, Tx, set_meta
@@ -80,7 +80,7 @@ class SqliteStore:
         self.path = Path(path).resolve()  # one file under two names is one store
         self.blobs = Path(f"{self.path}.blobs")
         self.commits = _Commits()
-        self._writes: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._writes = Writes()
         self._reads: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._lock: IO[str] | None = None
@@ -121,7 +121,7 @@ class SqliteStore:
             self._reads.put(None)
         for thread in readers:
             thread.join()
-        self._writes.put(None)  # it closes last, and so copies the log into the file
+        self._writes.waiting.put(None)  # it closes last, and so copies the log into the file
         writer.join()
         if self._lock is not None:
             self._lock.close()
@@ -146,16 +146,16 @@ class SqliteStore:
     # --- transactions -------------------------------------------------------------------------------------------
 
     def write(self, tx: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
-        return self._submit(self._writes, functools.partial(tx, *args, **kwargs))
+        return self._submit(self._writes.put, functools.partial(tx, *args, **kwargs))
 
     def read(self, tx: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
-        return self._submit(self._reads, functools.partial(tx, *args, **kwargs))
+        return self._submit(self._reads.put, functools.partial(tx, *args, **kwargs))
 
-    async def _submit(self, jobs: queue.SimpleQueue[Job | None], make: Callable[[], Tx[T]]) -> T:
+    async def _submit(self, put: Callable[[Job], None], make: Callable[[], Tx[T]]) -> T:
         if not self._threads:
             raise StoreError(f"{self.path} is not open")
         job = Job(make, asyncio.get_running_loop())
-        jobs.put(job)
+        put(job)
         return await job  # type: ignore[no-any-return]
 
     def _write_loop(self, seat: Seat, connection: apsw.Connection, seen: int) -> None:
@@ -191,12 +191,12 @@ class SqliteStore:
         """What waits to be written together, and whether the store closes after it. Empty when nobody came for long."""
         jobs: list[Job] = []
         try:
-            job = self._writes.get(timeout=_POLL)
+            job = self._writes.waiting.get(timeout=_POLL)
             while job is not None:
                 jobs.append(job)
                 if len(jobs) >= _GROUP_LIMIT:
                     return jobs, False
-                job = self._writes.get_nowait()
+                job = self._writes.waiting.get_nowait()
         except queue.Empty:
             return jobs, False
         return jobs, True
