@@ -37,6 +37,7 @@ from ondol import (
     tool,
 )
 from ondol.blocking import BlockingAsk, BlockingRun, BlockingSession
+from ondol.cli.surface import Cli, Options
 from ondol.errors import Forbidden, Unreachable
 from ondol.http.guard import Admission
 from ondol.testing import ScriptedModel, call, error
@@ -235,6 +236,30 @@ async def test_commands_work_on_a_server(http: Door, tmp_path: Path) -> None:
         done = await typed(*words)
         assert (done.code, done.err) == (0, ""), (words, done.err)
         assert done.out.strip(), words
+
+
+async def test_what_a_server_does_not_have_is_not_found(http: Door, tmp_path: Path) -> None:
+    whose = ("--agent", "a", "--user", "kim")
+    for words in (
+        ["context", "r_1"], ["runs", "show", "r_1"], ["runs", "watch", "r_1"], ["runs", "cancel", "r_1"],
+        ["runs", "replay", "r_1", "--dry-run"], ["runs", "fork", "r_1", "--at", "1"], ["asks", "approve", "a_1"],
+        ["effects", "resolve", "e_1", "--give-up", "--evidence", "it is lost"], ["sessions", "rm", "s"],
+        ["memory", "edit", "m_1", "text", *whose], ["memory", "rm", "m_1", *whose], ["outbox", "retry", "o_1"],
+    ):  # fmt: skip
+        done = await asyncio.to_thread(ondol, "--url", http.url, *words, cwd=tmp_path)
+        assert (done.code, "not_found" in done.err) == (4, True), (words, done.err)
+
+
+async def test_where_there_is_nothing_the_place_is_named_that_was_looked_at(http: Door, tmp_path: Path) -> None:
+    for noun in ("asks", "outbox", "memory"):
+        done = await asyncio.to_thread(ondol, noun, cwd=tmp_path, ONDOL_URL=http.url)
+        assert (done.code, http.url in done.out + done.err) == (0, True), (done.out, done.err)
+
+
+def test_no_password_is_shown_of_the_place_that_was_looked_at() -> None:
+    for given in (Options(db="postgresql://kim:secret@db/ondol"), Options(url="https://kim:secret@host")):
+        place = Cli(given, None).place
+        assert ("kim@" in place, "secret" in place) == (True, False), place
 
 
 def test_a_command_that_no_server_takes_says_what_to_name_instead(tmp_path: Path) -> None:

@@ -56,7 +56,8 @@ async def ls(
             run=run, session=session, user=user, state=wanted, after=after, newest_first=newest_first, limit=limit
         )
     )
-    empty = f"nothing waits for a person in {cli.url}: '{cli.command('run', 'APP:AGENT', 'TEXT')}' starts what may ask"
+    start = cli.command("run", "APP:AGENT", "TEXT")
+    empty = f"nothing waits for a person in {cli.place}: '{start}' starts what may ask"
     cli.out.listing(found, _COLUMNS, id=lambda a: a.id, body=ask_body, empty=empty)
 
 

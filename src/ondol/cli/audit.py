@@ -26,5 +26,5 @@ def add_to(app: typer.Typer) -> None:
 async def audit(cli: Cli, limit: Limit = 100) -> None:
     """What people did: who, when, through which door. The newest comes first."""
     found = await cli.found(lambda rt: rt.audit(limit=limit))
-    empty = f"nobody decided or cancelled anything in {cli.url}: '{cli.command('asks')}' lists what waits for that"
+    empty = f"nobody decided or cancelled anything in {cli.place}: '{cli.command('asks')}' lists what waits for that"
     cli.out.listing(found, _COLUMNS, id=lambda a: a.subject, body=act_body, empty=empty)

@@ -46,12 +46,12 @@ async def ls(
     """List what an agent remembers of a user, the newest first; without both, whose memory there is."""
     if agent is None and user is None:
         scopes = await cli.found(lambda rt: rt.memory.scopes(limit=limit, tenant=tenant))
-        empty = f"no agent remembers anything in {cli.url}: one with memory=Memory() does"
+        empty = f"no agent remembers anything in {cli.place}: one with memory=Memory() does"
         cli.out.listing(scopes, _SCOPES, id=lambda s: s.user, body=lambda s: s._asdict(), empty=empty)
         return
     whose, whom = _scope(agent, user)
     found = await cli.found(lambda rt: rt.memory.ls(agent=whose, user=whom, limit=limit, tenant=tenant))
-    empty = f"{whose} remembers nothing of {whom} in {cli.url}: '{cli.command('memory')}' lists whose memory there is"
+    empty = f"{whose} remembers nothing of {whom} in {cli.place}: '{cli.command('memory')}' lists whose memory there is"
     cli.out.listing(found, _COLUMNS, id=lambda f: f.id, body=fact_body, empty=empty)
 
 

@@ -34,9 +34,9 @@ _COLUMNS: list[Column[OutboxMessage]] = [
 async def ls(cli: Cli, state: State = None, limit: Limit = 100) -> None:
     """List messages, the newest first."""
     found = await cli.found(lambda rt: rt.outbox(state=state, limit=limit))
-    empty = f"nothing is to be told in {cli.url}: a runtime with deliver=, or Memory(extract=...), has messages"
+    empty = f"nothing is to be told in {cli.place}: a runtime with deliver=, or Memory(extract=...), has messages"
     if state is not None:
-        empty = f"no message in {cli.url} is {state}: '{cli.command('outbox')}' lists all"
+        empty = f"no message in {cli.place} is {state}: '{cli.command('outbox')}' lists all"
     cli.out.listing(found, _COLUMNS, id=lambda m: m.id, body=outbox_body, empty=empty)
 
 

@@ -60,7 +60,7 @@ async def ls(
     if imported:
         copies = await cli.found(lambda rt: rt.imports(limit=limit))
         runs = [copy.run for copy in copies]
-        none = f"no imported runs in {cli.url}: '{cli.command('runs', 'import', 'FILE')}' imports one"
+        none = f"no imported runs in {cli.place}: '{cli.command('runs', 'import', 'FILE')}' imports one"
         cli.out.listing(runs, _COLUMNS, id=lambda r: r.id, body=run_body, empty=none)
         return
     stands: str | None = None
@@ -73,9 +73,9 @@ async def ls(
         return found
 
     found = await cli.found(look)
-    empty = f"no runs in {cli.url}: '{cli.command('run', 'APP:AGENT', 'TEXT')}' makes one"
+    empty = f"no runs in {cli.place}: '{cli.command('run', 'APP:AGENT', 'TEXT')}' makes one"
     if session or user or state or before:
-        empty = f"no such runs in {cli.url}: '{cli.command('runs')}' lists all"
+        empty = f"no such runs in {cli.place}: '{cli.command('runs')}' lists all"
     cli.out.listing(found, _COLUMNS, id=lambda r: r.id, body=run_body, empty=empty)
     if stands is not None and cli.out.for_people:
         say(f"something does not go on now: {stands}")
@@ -131,6 +131,8 @@ class Shown:
 
 async def imported_instead(rt: Runtime, run: str, missing: NotFound) -> ImportedRun:
     """The imported run of that id, where the store has no run of its own. Raises ``missing`` if there is none."""
+    if not hasattr(rt, "imported"):  # no server has them
+        raise missing
     try:
         return await rt.imported(run)
     except NotFound:

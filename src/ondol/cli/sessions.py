@@ -37,7 +37,7 @@ async def ls(
     """List sessions by id."""
     found = await cli.found(lambda rt: rt.sessions(after=after, limit=limit))
     command = cli.command("run", "APP:AGENT", "TEXT", "--session", "S")
-    empty = f"no sessions in {cli.url}: '{command}' makes one"
+    empty = f"no sessions in {cli.place}: '{command}' makes one"
     cli.out.listing(found, _COLUMNS, id=lambda s: s.id, body=session_body, empty=empty)
 
 

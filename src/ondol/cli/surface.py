@@ -72,7 +72,7 @@ class Cli:
         self.options = options
         self.named_db = options.db or environment or None
         # In commands that are shown; not what the environment says anyway, and no password.
-        self._shown_db = options.db and re.sub(r"(//[^:/@]*):[^/@]*@", r"\1@", options.db)
+        self._shown_db = options.db and _without_password(options.db)
         named_url = None if options.db else os.environ.get("ONDOL_URL")  # what was typed counts more
         self.server = options.url or named_url or None
         self.out = Output(options.format or "table", no_color=options.no_color)
@@ -81,6 +81,11 @@ class Cli:
     @property
     def url(self) -> str:
         return self.named_db or DEFAULT_DB
+
+    @property
+    def place(self) -> str:
+        """What the command looks at, the server or the store, to be shown."""
+        return _without_password(self.server or self.url)
 
     @property
     def is_file(self) -> bool:
@@ -177,8 +182,14 @@ class Cli:
         return list(dict.fromkeys(named))
 
 
+def _without_password(url: str) -> str:
+    return re.sub(r"(//[^:/@]*):[^/@]*@", r"\1@", url)
+
+
 async def _why_not(rt: Runtime, id: str, missing: NotFound) -> OndolError:
     """Nothing can be done with an imported run, though it is there."""
+    if not hasattr(rt, "imported"):  # no server has them
+        return missing
     try:
         await rt.imported(id)
     except NotFound:

@@ -36,7 +36,7 @@ async def ls(cli: Cli, tenant: Tenant = DEFAULT_TENANT) -> None:
     """List tokens: what each may do. The tokens themselves are kept nowhere."""
     found = await cli.found(lambda rt: access.tokens(rt, tenant=tenant))
     make = cli.command("tokens", "create", "--name", "NAME", "--scope", "read")
-    empty = f"no tokens in {cli.url}: '{make}' makes one"
+    empty = f"no tokens in {cli.place}: '{make}' makes one"
     cli.out.listing(found, _COLUMNS, id=lambda t: t.id, body=_body, empty=empty)
 
 

@@ -37,7 +37,7 @@ async def usage(
     found = await cli.found(
         lambda rt: rt.usage(by=by, since=first, until=end, prices=prices, time_zone=time_zone, tenant=tenant)
     )
-    empty = f"no run in {cli.url} was accepted then: '{cli.command('runs')}' lists them"
+    empty = f"no run in {cli.place} was accepted then: '{cli.command('runs')}' lists them"
     columns: list[Column[UsageLine]] = [
         Column(by.upper(), lambda line: line.key),
         Column("RUNS", lambda line: line.runs),
