@@ -228,7 +228,13 @@ class AsyncClient:
         self, *, by: UsageBy = "model", since: date | None = None, until: date | None = None,
         prices: Any = None, time_zone: str | None = None, tenant: str = DEFAULT_TENANT,
     ) -> list[UsageLine]:  # fmt: skip
-        """As ``Runtime.usage``, with the prices of the server."""
+        """As ``Runtime.usage``, with the prices of the server.
+
+        Raises:
+            InvalidInput: other prices are named.
+        """
+        if prices is not None:
+            raise InvalidInput("what tokens cost is the server's to say: leave prices out, or give it to its runtime")
         first, end = (None if at is None else at.isoformat() for at in (since, until))
         wanted = {"by": by, "since": first, "until": end, "time_zone": time_zone}
         return [_line_of(b) for b in (await self._get("usage", wanted))["items"]]

@@ -262,6 +262,15 @@ def test_no_password_is_shown_of_the_place_that_was_looked_at() -> None:
         assert ("kim@" in place, "secret" in place) == (True, False), place
 
 
+@pytest.mark.parametrize("words", [("--prices", "prices.toml"), ("--tenant", "acme")])
+async def test_what_only_a_server_can_say_is_refused_and_not_passed_over(
+    http: Door, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    refused = await asyncio.to_thread(ondol, "--url", http.url, "usage", *words, cwd=tmp_path)
+    assert (refused.code, refused.out) == (2, "")
+    assert f"leave {words[0].lstrip('-')} out" in refused.err.replace("--", "")
+
+
 def test_a_command_that_no_server_takes_says_what_to_name_instead(tmp_path: Path) -> None:
     refused = ondol("--url", "http://127.0.0.1:1", "audit", cwd=tmp_path)
     assert (refused.code, "works on a store, not on a server" in refused.err) == (2, True)

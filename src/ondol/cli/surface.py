@@ -21,6 +21,7 @@ from ondol.cli import codes
 from ondol.cli.log import show_log
 from ondol.cli.output import Output, say_failed
 from ondol.errors import InvalidInput, NotFound, OndolError, ReadOnly
+from ondol.ids import DEFAULT_TENANT
 
 if TYPE_CHECKING:
     from ondol.runtime import Runtime
@@ -251,6 +252,9 @@ def verb(app: typer.Typer, name: str) -> Callable[[Verb[P]], Verb[P]]:
             **own: Any,
         ) -> None:
             cli = Cli(given(ctx, db, output, no_color, log_json, url), os.environ.get("ONDOL_DB"))
+
+            if cli.server is not None and own.get("tenant", DEFAULT_TENANT) != DEFAULT_TENANT:
+                raise InvalidInput("on a server the token says whose it is: leave --tenant out")
 
             async def answer() -> int:
                 code = await function(cli, **own)  # type: ignore[call-arg]

@@ -27,7 +27,7 @@ async def usage(
     ] = None,
     until: Annotated[str | None, typer.Option("--until", metavar="T", help="Runs accepted before then.")] = None,
     prices: Annotated[
-        str | None, typer.Option("--prices", metavar="FILE", envvar="ONDOL_PRICES", help="What tokens cost.")
+        str | None, typer.Option("--prices", metavar="FILE", help="What tokens cost. [env: ONDOL_PRICES]")
     ] = None,
     time_zone: Annotated[str | None, typer.Option("--time-zone", metavar="Z", help="Whose days: Asia/Seoul.")] = None,
     tenant: Annotated[str, typer.Option("--tenant", metavar="T", help="Whose runs.")] = DEFAULT_TENANT,
