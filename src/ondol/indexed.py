@@ -119,9 +119,12 @@ def _pdf(data: bytes) -> list[Passage]:
     import io
 
     try:
-        return passages.of_pages(page.extract_text() for page in pypdf.PdfReader(io.BytesIO(data)).pages)
+        found = passages.of_pages(page.extract_text() for page in pypdf.PdfReader(io.BytesIO(data)).pages)
     except Exception as error:  # whatever the library finds wrong with a file of somebody
         raise ValueError(f"it cannot be read as PDF: {type(error).__name__}: {error}") from error
+    if not found:
+        raise ValueError("it holds no text: if its pages are pictures, let a program recognise what stands on them")
+    return found
 
 
 _READERS: Mapping[str, Callable[[bytes], list[Passage]]] = {

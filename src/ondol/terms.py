@@ -26,7 +26,8 @@ _PAIRED = (
 )
 _MARKS = "\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u0963\u0966-\u0dff\u0e00-\u0eff\u200c\u200d"  # inside a word
 _WORD = rf"[^\W_{_PAIRED}](?:[^\W_{_PAIRED}]|[{_MARKS}])*"
-_INSIDE = re.compile(r"[-_.'’&/@:]")
+_JOINTS = "-_.'’&/@:\u00ad\u2010\u2011"  # inside a word, too; also where a line may be broken, or may not
+_INSIDE = re.compile(f"[{_JOINTS}]")
 _HALF_OR_FULL = re.compile("[\uff01-\uffef\u3000]+")
 _MARKS_FOLDED_BELOW = 0x0530  # Latin, Greek and Cyrillic; in other scripts a mark is a letter
 _MARKS_FOLDED_AGAIN = range(0x1E00, 0x2000)
@@ -40,7 +41,7 @@ def _piece() -> re.Pattern[str]:
     """What a text is made of: pairs, words, symbols. (It takes as long to compile as a module to import.)"""
     return re.compile(
         rf"(?P<pairs>[{_PAIRED}]+)"
-        rf"|(?P<words>{_WORD}(?:[-_.'’&/@:]{_WORD})*)(?P<sign>\+\+|\+|#)?"
+        rf"|(?P<words>{_WORD}(?:[{_JOINTS}]{_WORD})*)(?P<sign>\+\+|\+|#)?"
         r"|(?P<symbol>[\u2190-\u2bff\U0001f000-\U0001faff])"
     )
 

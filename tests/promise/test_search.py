@@ -309,6 +309,40 @@ async def test_two_documents_of_one_name_are_refused(db: str, tmp_path: Path) ->
         assert (await rt.index([tmp_path])).added
 
 
+def a_pdf(*pages: str) -> bytes:
+    """Pages with one line each; an empty one has none."""
+    said = [f"BT /F1 12 Tf 50 700 Td ({page}) Tj ET" if page else "" for page in pages]
+    kids = " ".join(f"{4 + 2 * n} 0 R" for n in range(len(pages)))
+    objects = [
+        "<< /Type /Catalog /Pages 2 0 R >>",
+        f"<< /Type /Pages /Kids [{kids}] /Count {len(pages)} >>",
+        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+    ]
+    for n, line in enumerate(said):
+        shown = f"/Resources << /Font << /F1 3 0 R >> >> /Contents {5 + 2 * n} 0 R"
+        objects.append(f"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] {shown} >>")
+        objects.append(f"<< /Length {len(line)} >>\nstream\n{line}\nendstream")
+    made, places = "%PDF-1.4\n", []
+    for n, one in enumerate(objects, start=1):
+        places.append(len(made))
+        made += f"{n} 0 obj\n{one}\nendobj\n"
+    table = "".join(f"{place:010} 00000 n \n" for place in places)
+    size = len(objects) + 1
+    end = f"xref\n0 {size}\n0000000000 65535 f \n{table}trailer << /Size {size} /Root 1 0 R >>\n"
+    return f"{made}{end}startxref\n{len(made)}\n%%EOF".encode()
+
+
+async def test_a_pdf_is_found_by_its_page_and_one_that_holds_no_text_is_named(db: str, tmp_path: Path) -> None:
+    (tmp_path / "two.PDF").write_bytes(a_pdf("first about marmots", "then about capybaras"))
+    (tmp_path / "scanned.pdf").write_bytes(a_pdf("", ""))
+    async with Runtime(db) as rt:
+        done = await rt.index([tmp_path / "two.PDF", tmp_path / "scanned.pdf"])
+        assert done.added == ["two.PDF"]
+        assert "it holds no text" in done.skipped["scanned.pdf"]
+        assert [f.locator for f in await rt.search_documents("capybaras")] == ["two.PDF:2"]
+        assert [f.locator for f in await rt.search_documents("marmots")] == ["two.PDF:1"]
+
+
 async def test_what_cannot_be_read_is_said_and_the_rest_is_indexed(db: str, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\xff\xfe\x00bad")
     (tmp_path / "b.pdf").write_bytes(b"%PDF-1.4 broken")
