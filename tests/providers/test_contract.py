@@ -439,6 +439,16 @@ async def test_a_request_that_is_too_large_overflows(
     assert (await failure(model)).kind == "context_overflow"
 
 
+@pytest.mark.parametrize("body", [{"error": {"message": "no such model", "code": 404, "status": "NOT_FOUND"}}, {}])
+async def test_a_model_that_is_not_there_cannot_answer_and_another_may(
+    server: LoopbackServer, wire: Wire, model: PydanticAIModel, body: dict[str, Any]
+) -> None:
+    server.will(answers_with(404, body))
+    error = await failure(model)
+    assert (error.kind, server.requests) == ("unavailable", 1)
+    assert str(error).endswith(": check the name of the model, and the address")
+
+
 @pytest.mark.parametrize(
     ("headers", "seconds"),
     [({"retry_after": "7"}, 7.0), ({"retry_after": "0.5"}, 0.5), ({"retry_after": "soon"}, None), ({}, None)],

@@ -465,7 +465,7 @@ OVERFLOWS = [
         (fails(429, "Rate limit reached on tokens per min (TPM): Limit 30000, Used 29000"), "rate_limited"),
         (fails(400, "blocked", code="content_filter"), "content_filter"),
         (fails(400, "bad tool name"), "rejected"),
-        (fails(404, "no such model", code="model_not_found"), "rejected"),
+        (fails(404, "no such model", code="model_not_found"), "unavailable"),
         (fails(422), "rejected"),
         (fails(401), "auth"),
         (fails(403), "auth"),

@@ -74,7 +74,8 @@ def model_error(
     sent = not (isinstance(error, ModelConnectionError) and error.phase in ("pool", "connect"))
     where = "" if sent else f" at {sayings.host}"
     message = f"{name}{where} failed{status} ({kind}): {sayings.short(said)}"
-    message += _NEXT_MOVE.get(kind, "")
+    is_missing = isinstance(error, ModelHTTPError) and error.status_code == 404
+    message += ": check the name of the model, and the address" if is_missing else _NEXT_MOVE.get(kind, "")
     return ModelError(
         kind, message, retry_after=_retry_after(error), sent=sent, input_tokens=input_tokens,
         output_tokens=output_tokens,
@@ -98,6 +99,8 @@ def _kind(error: ModelAPIError) -> ModelErrorKind:
     status = error.status_code if isinstance(error, e.ModelHTTPError) else None
     if status == 408:
         return "timeout"
+    if status == 404:  # a name that nobody has, or not any more; the request itself may well be right
+        return "unavailable"
     said = error.message.lower()
     if status == 413 or (status in (400, 422) and any(words in said for words in _OVERFLOW)):
         return "context_overflow"
