@@ -128,3 +128,20 @@ def test_the_policy_and_the_limits_of_an_app_hold_on_the_command_line(tmp_path: 
     assert (done.code, "limit_steps" in done.err) == (1, True)
     (effect,) = ondol("effects", "--db", "sqlite:///bound.db", "-o", "json", cwd=tmp_path).json
     assert (effect["state"], effect["decision"]) == ("failed", "deny: not here")
+
+
+def test_more_than_is_taken_is_a_usage_error_and_a_full_queue_a_conflict(tmp_path: Path) -> None:
+    files = [word for name in "ab" for word in ("--file", str(tmp_path / name))]
+    for name in "ab":
+        (tmp_path / name).write_text(name)
+    (tmp_path / "small.py").write_text(
+        "from ondol import Agent, Limits, tool\n"
+        "async def send(to: str) -> str: ...\n"
+        "few = Agent('few', model='script:demo', limits=Limits(attachments=1))\n"
+        "asks = Agent('asks', model='script:demo', tools=[tool(approve=True)(send)], limits=Limits(queue=0))\n"
+    )
+    done = ondol("run", "small.py:few", "go", *files, cwd=tmp_path)
+    assert (done.code, "too_large" in done.err) == (2, True)
+    assert ondol("run", "small.py:asks", "to kim", "--session", "s", cwd=tmp_path).code == 6
+    full = ondol("run", "small.py:asks", "again", "--session", "s", cwd=tmp_path)
+    assert (full.code, "queue_full" in full.err) == (5, True)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from cli.command import ondol
 from door import Door, door, run
 from kit import Conversation, waits
 
@@ -119,6 +122,15 @@ async def test_a_token_does_what_its_scopes_say(http: Door) -> None:
                 method, re.sub(r"{\w+}", f"no-{method}", path), json=body, headers=headers | {"if-match": "*"}
             )
             assert (answer.status_code == 403) == (given not in (needs, "admin")), (method, path, given, answer.text)
+
+
+async def test_a_command_says_by_its_exit_code_that_a_token_does_not_do(http: Door, tmp_path: Path) -> None:
+    (_, reads) = await access.create_token(http.app.runtime, "reads", ["read"])
+    for given, words, said in (
+        ("no token", ("runs",), "unauthenticated"), (reads, ("run", "hello", "hi"), "forbidden"),
+    ):  # fmt: skip
+        done = await asyncio.to_thread(ondol, "--url", http.url, *words, cwd=tmp_path, ONDOL_TOKEN=given)
+        assert (done.code, said in done.err) == (3, True), done.err
 
 
 async def test_without_a_token_nobody_comes_from_another_machine(db: str) -> None:

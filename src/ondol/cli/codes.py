@@ -30,11 +30,13 @@ def of_error(error: OndolError) -> int:
         case (
             errors.OperationMismatch() | errors.OperationExpired() | errors.RevisionConflict() | errors.SessionBusy()
             | errors.AlreadyDecided() | errors.AskClosed() | errors.ReplayUnsafe() | errors.ReadOnly()
-            | errors.CannotGoOn()
+            | errors.CannotGoOn() | errors.QueueFull() | errors.PreconditionFailed()
         ):  # fmt: skip
             return CONFLICT
-        case errors.InvalidInput():
+        case errors.InvalidInput() | errors.TooLarge() | errors.Malformed() | errors.UnsupportedMedia():
             return USAGE
+        case errors.Unauthenticated() | errors.Forbidden() | errors.PolicyDenied():
+            return AUTH
         case errors.RunWaiting():
             return WAITING
         case errors.ModelError(kind="auth"):
