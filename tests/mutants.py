@@ -842,6 +842,51 @@ MUTANTS = (
         ("tests/promise/test_context.py::test_what_is_no_summary_is_refused_and_the_oldest_is_told_in_its_own_words",),
     ),
     Mutant(
+        "search: frequent words are looked for among the newest texts",
+        "lookups.py",
+        "ranking.WINDOW",
+        "10**9",
+        ("tests/promise/test_search.py::test_what_is_read_of_frequent_words_has_a_bound",),
+    ),
+    Mutant(
+        "search: what a search found is not found again",
+        "transactions/indexing.py",
+        '_ECHOES = frozenset(("search", "recall", "read_more"))',
+        '_ECHOES = frozenset(("recall",))',
+        (
+            "tests/promise/test_search.py::"
+            "test_what_a_source_gives_is_told_within_bounds_and_not_found_again_in_the_history",
+        ),
+    ),
+    Mutant(
+        "search: a run of no user has no conversations",
+        "search.py",
+        "if ctx.user is None:",
+        "if False:",
+        ("tests/promise/test_search.py::test_a_run_of_no_user_finds_the_conversations_of_nobody",),
+    ),
+    Mutant(
+        "search: no link leads out of a folder",
+        "indexed.py",
+        " and not os.path.islink(path)",
+        "",
+        ("tests/promise/test_search.py::test_what_is_hidden_what_links_lead_to_and_what_is_too_large_is_left_alone",),
+    ),
+    Mutant(
+        "context: what a person lets go is all that goes",
+        "preparing.py",
+        "for part in values.decode(said.value))",
+        "for part in dropped)",
+        ("tests/promise/test_context.py::test_what_a_person_lets_go_is_all_that_goes_and_nobody_is_asked_twice",),
+    ),
+    Mutant(
+        "context: nobody is asked twice about a request of a run",
+        "preparing.py",
+        '(said is None or said.decision == "raise")',
+        "True",
+        ("tests/promise/test_context.py::test_what_a_person_lets_go_is_all_that_goes_and_nobody_is_asked_twice",),
+    ),
+    Mutant(
         "context: a compaction by hand brings back nothing that was shown short",
         "compacting.py",
         "view = self.row.shown._replace(since=self.since)",

@@ -485,6 +485,15 @@ async def test_a_compaction_by_hand_leaves_short_what_was_shown_short_and_counts
         assert again.before < 2_600
 
 
+async def test_an_image_that_was_seen_does_not_count_for_a_compaction_by_hand(db: str, tmp_path: Path) -> None:
+    """Also where no budget says how far back what is shown."""
+    (tmp_path / "cup.png").write_bytes(b"\x89PNG" + b"0" * 5_000)
+    agent = Agent("a", model=ScriptedModel(rules), tools=[page, note])
+    async with Runtime(db, agents=[agent]) as rt:
+        await rt.run(agent, "hello", session="s", attachments=[tmp_path / "cup.png"])
+        assert (await rt.compact_session("s", keep=0, preview=True)).before < 1_000
+
+
 @pytest.mark.parametrize("what", ["a summary", *SUMMARIES])
 async def test_a_compaction_by_hand_asks_the_model_of_the_agent_and_takes_only_a_summary(db: str, what: str) -> None:
     """The agent is the one that had the last turn; where it is not here, nobody is asked."""
@@ -648,6 +657,28 @@ async def test_a_person_says_what_becomes_of_a_request_that_is_too_large(db: str
         assert (await rt.get_session("s")).revision > revision
         with contextlib.suppress(RunWaiting):  # the one behind it is asked about in its turn, or has room
             await (await rt.get_run(behind.id)).result()
+
+
+async def test_what_a_person_lets_go_is_all_that_goes_and_nobody_is_asked_twice(db: str) -> None:
+    """Turns may not go, and there are no calls: the run ends, and goes on with a larger budget."""
+    agent = replace(asking(), model=ScriptedModel(wordy))
+    async with Runtime(db, agents=[agent]) as rt:
+        run = await until_asked(rt, agent)
+        (ask,) = await run.asks()
+        assert ask.arguments["drop calls"]["tokens"] == ask.arguments["tokens"]
+        await ask.answer({"drop": ["calls"]}, by="lee")
+        with pytest.raises(RunFailed, match="limit_context"):
+            await run.result()
+        assert await run.asks() == []
+        shown = (await rt.get_session("s"))._row.shown
+        assert not shown.since
+    roomy = replace(asking(3_000), model=ScriptedModel(wordy))
+    async with Runtime(db, agents=[roomy]) as rt:
+        again = await rt.start(
+            roomy, run.operation_id.replace("op", "question"), session="s", operation_id=run.operation_id
+        )
+        assert again.id == run.id
+        await again.result()
 
 
 async def test_on_fail_the_run_ends_and_goes_on_with_a_larger_budget(db: str) -> None:

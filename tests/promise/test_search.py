@@ -23,6 +23,8 @@ from ondol import (
     SessionHistory,
     UserHistory,
     indexed,
+    lookups,
+    ranking,
     tool,
     transactions,
 )
@@ -309,6 +311,25 @@ async def test_two_documents_of_one_name_are_refused(db: str, tmp_path: Path) ->
         assert (await rt.index([tmp_path])).added
 
 
+async def test_what_is_hidden_what_links_lead_to_and_what_is_too_large_is_left_alone(
+    db: str, handbook: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outside = handbook.parent / "outside"
+    for folder in (outside, handbook / ".git"):
+        folder.mkdir()
+        (folder / "plans.md").write_text("secret plans", "utf-8")
+    (handbook / "link.md").symlink_to(outside / "plans.md")
+    (handbook / "links").symlink_to(outside)
+    (handbook / "long.txt").write_text("secret " * 100, "utf-8")
+    (handbook / "marked.txt").write_text("okapi", "utf-8-sig")
+    monkeypatch.setattr(indexed, "LARGEST", 500)
+    async with Runtime(db) as rt:
+        done = await rt.index(handbook)
+        assert done.skipped == {"handbook/long.txt": "it is larger than 500 bytes"}
+        assert await rt.search_documents("secret") == []
+        assert [f.text for f in await rt.search_documents("okapi")] == ["okapi"]
+
+
 def a_pdf(*pages: str) -> bytes:
     """Pages with one line each; an empty one has none."""
     said = [f"BT /F1 12 Tf 50 700 Td ({page}) Tj ET" if page else "" for page in pages]
@@ -385,6 +406,53 @@ async def test_a_function_is_a_source_and_knows_whose_search_it_is(db: str) -> N
         assert hits(agent) == [{"text": "default/kim asked tea 5", "locator": "https://example.org/1", "title": "One"}]
         await rt.run(agent, "search company tea", user="kim")
         assert hits(agent) == [{"text": "TEA", "locator": "wiki:7"}]
+
+
+async def test_what_a_source_gives_is_told_within_bounds_and_not_found_again_in_the_history(db: str) -> None:
+    wanted: list[int] = []
+
+    async def wiki(query: str, limit: int) -> list[str]:
+        """The wiki."""
+        wanted.append(limit)
+        return ["okapi " * 1_000] if limit == 1 else ["okapi"] * 100
+
+    def asks(request: ModelRequest) -> list[Any]:
+        if request.messages[-1].role == "tool":
+            return [text("found it")]
+        where, limit = request.messages[-1].text.split()
+        return [call("search", where=where, query="okapi", limit=int(limit))]
+
+    agent = Agent("searcher", model=ScriptedModel(asks), search=[wiki, SessionHistory()])
+    async with Runtime(db, agents=[agent]) as rt:
+        await rt.run(agent, "wiki 1000", session="s")
+        assert len(hits(agent)) == 50
+        await rt.run(agent, "wiki 0", session="s")
+        assert wanted == [50, 1]
+        assert len(hits(agent)[0]["text"]) <= 1_200
+        await rt.run(agent, "this_conversation 5", session="s")
+        assert hits(agent) == []
+
+
+async def test_a_run_of_no_user_finds_the_conversations_of_nobody(db: str) -> None:
+    agent = searcher(UserHistory())
+    async with Runtime(db, agents=[agent]) as rt:
+        await rt.run(agent, "점검은 금요일", session="a")
+        await rt.run(agent, "search conversations 점검", session="b")
+        assert "this run is of no user" in str(hits(agent))
+
+
+async def test_what_is_read_of_frequent_words_has_a_bound(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whose = {"agent": "a", "user": "kim"}
+    async with Runtime(db) as rt:
+        for n in range(12):
+            await rt.memory.add(f"tea number {n}", **whose)
+        monkeypatch.setattr(ranking, "TELLING", 4)
+        monkeypatch.setattr(ranking, "COUNTED_TO", 5)
+        monkeypatch.setattr(ranking, "WINDOW", 3)
+        found = await rt._read(lookups.candidates, transactions.Scope("default", "a", "kim").space, "tea number")
+        assert set(found.rare.values()) == {ranking.rarity(5, 12)}
+        newest = [f"tea number {n}" for n in (11, 10, 9)]
+        assert [f.text for f in await rt.memory.search("tea number", **whose)] == newest
 
 
 async def test_what_is_no_source_is_refused() -> None:
