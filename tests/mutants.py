@@ -887,6 +887,13 @@ MUTANTS = (
         ("tests/promise/test_context.py::test_what_a_person_lets_go_is_all_that_goes_and_nobody_is_asked_twice",),
     ),
     Mutant(
+        "context: no summary passes for what stands around it",
+        "carried.py",
+        'within = re.sub(">{3,}", ">>", summary.text)',
+        "within = summary.text",
+        ("tests/promise/test_context.py::test_no_summary_passes_for_what_stands_around_it",),
+    ),
+    Mutant(
         "context: a compaction by hand brings back nothing that was shown short",
         "compacting.py",
         "view = self.row.shown._replace(since=self.since)",
