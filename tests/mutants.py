@@ -894,6 +894,20 @@ MUTANTS = (
         ("tests/promise/test_context.py::test_no_summary_passes_for_what_stands_around_it",),
     ),
     Mutant(
+        "images: what only looks like the mark of one is none",
+        "payloads.py",
+        'return encoded.keys() >= {_MARK, "media_type", "size", "form"}',
+        "return _MARK in encoded",
+        ("tests/rules/test_view.py::test_bytes_of_an_old_result_are_named_and_what_only_looks_like_them_stays",),
+    ),
+    Mutant(
+        "images: a key of a tool's own is no mark",
+        "values.py",
+        "if all(type(k) is str and not k.startswith(TAG) for k, _ in pairs):",
+        "if all(type(k) is str and k != TAG for k, _ in pairs):",
+        ("tests/cases/test_c14_images.py::test_c14_a_result_that_looks_like_the_mark_of_an_image_is_none",),
+    ),
+    Mutant(
         "context: a compaction by hand brings back nothing that was shown short",
         "compacting.py",
         "view = self.row.shown._replace(since=self.since)",

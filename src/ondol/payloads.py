@@ -76,14 +76,14 @@ def _read(text: str) -> bytes | None:
 
 
 def is_mark(encoded: Mapping[str, Any]) -> bool:
-    """Does it stand for bytes that were taken out?"""
-    return _MARK in encoded
+    """Does it stand for bytes that were taken out? A result of somebody's own may look like it."""
+    return encoded.keys() >= {_MARK, "media_type", "size", "form"}
 
 
 def put_back(encoded: Any, blobs: Mapping[str, bytes]) -> Any:
     """The result as the tool returned it, encoded."""
     match encoded:
-        case dict() if _MARK in encoded:
+        case dict() if is_mark(encoded) and encoded[_MARK] in blobs:
             text = base64.b64encode(blobs[encoded[_MARK]]).decode()
             return {values.TAG: "bytes", "v": text} if encoded["form"] == "bytes" else encoded.get("head", "") + text
         case dict():

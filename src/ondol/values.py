@@ -80,7 +80,7 @@ def encode(value: Any, lost: list[str] | None = None) -> Any:
 def _is_plain(given: dict[Any, Any]) -> bool:
     """Is it written as it is, as the arguments of most calls are? Never raises: nothing of its own is run."""
     for key, value in given.items():
-        if type(key) is not str or key == TAG or not key.isascii() or "\0" in key:
+        if type(key) is not str or key.startswith(TAG) or not key.isascii() or "\0" in key:
             return False
         kind = type(value)
         if kind is str:
@@ -193,7 +193,7 @@ class _Writing:
 
     def _mapping(self, given: Iterable[tuple[Any, Any]]) -> Any:
         pairs = [[self.value(k), self.value(v)] for k, v in self._items(given)]
-        if all(type(k) is str and k != TAG for k, _ in pairs):
+        if all(type(k) is str and not k.startswith(TAG) for k, _ in pairs):  # what begins so is a word of ours
             written = dict(pairs)
             if len(written) == len(pairs):  # not so in a mapping of somebody's own making
                 return written

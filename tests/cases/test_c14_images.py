@@ -130,6 +130,36 @@ async def test_c14_a_tool_that_returns_bytes_of_an_image_shows_the_image(db: str
         assert await rt.effect_result(effect.id) == PNG + b"x" * 3_000
 
 
+@pytest.mark.parametrize(
+    "result",
+    [
+        {"$ondol_attached": "x", "n": 1},
+        {"pages": [{"$ondol_attached": "ab" * 32, "media_type": "image/png", "size": 9, "form": "bytes"}]},
+        {"$ondol": "bytes", "v": "QUJD" * 300},
+    ],
+)
+async def test_c14_a_result_that_looks_like_the_mark_of_an_image_is_none(db: str, result: Any) -> None:
+    """Whoever writes what a tool reads, no session ends by it."""
+
+    @tool(effect="read")
+    async def look() -> Any:
+        return result
+
+    model = ScriptedModel(lambda request: call("look") if request.step == 0 else "seen")
+    agent = Agent("a", model=model, tools=[look], context=ContextPolicy(budget=4_000))
+    async with Runtime(db, agents=[agent]) as rt:
+        for _ in range(3):
+            run = await rt.start(agent, "go", session="s")
+            assert (await run.result()).text == "seen"
+            (effect,) = await run.effects()
+            assert await rt.effect_result(effect.id) == result
+            assert (await rt.context(run.id)).matches
+    told = [p.text for m in model.requests[-1].messages for p in m.parts if isinstance(p, ToolResponse)]
+    assert len(told) == 3
+    if "v" not in result:  # a text in base64, which is not sent again
+        assert len(set(told)) == 1, "all of it is shown, as on the first day"
+
+
 async def test_c14_the_image_of_a_result_counts_against_the_budget_before_it_is_sent(db: str) -> None:
     @tool(effect="read")
     async def scan() -> bytes:

@@ -129,6 +129,47 @@ def test_base64_in_an_old_result_is_not_sent_again() -> None:
     assert not view.is_heavy(tool_result("1", "look", {"note": "words " * 1_000}))
 
 
+def test_bytes_of_an_old_result_are_named_and_what_only_looks_like_them_stays() -> None:
+    mark = {"$ondol_attached": "ab" * 32, "media_type": "image/png", "size": 3_008, "form": "bytes"}
+    other = {"$ondol_attached": "x"}  # of a tool that reads what somebody else wrote
+    raw = {"$ondol": "bytes", "v": "QUJD" * 1_000}
+    message = Message("tool", (ToolResponse("1", "look", {"shot": mark, "other": other, "raw": raw}),))
+    (item,) = Forms([Item(7, message, 0)], READS).messages(View(payloads=8))
+    (part,) = item.parts
+    assert isinstance(part, ToolResponse)
+    shown = 'shown before: read_more(reference="m7") shows it again]'
+    assert part.response["shot"] == f"[image/png, 3008 bytes, {shown}"
+    assert part.response["other"] == other
+    assert "4000 characters of base64" in part.response["raw"]
+
+
+def test_finished_calls_are_named_by_their_writes_in_a_bounded_room_and_reads_by_their_number() -> None:
+    said = [user("go")]
+    for n in range(100):
+        calls = (ToolCall(f"p{n}", "pay", {"to": f"payee {n} " * 20}), ToolCall(f"l{n}", "look", {}))
+        said += [
+            Message("assistant", calls),
+            tool_result(f"p{n}", "pay", "paid " * 50),
+            tool_result(f"l{n}", "look", ""),
+        ]
+    items = [Item(n, m, sizes.weight_of(m)) for n, m in enumerate(said)]
+    told = view.named_calls(items[1:], READS)
+    assert len(told) < 5_000
+    assert "- 60 earlier writes" in told
+    assert "- 100 reads" in told
+    assert "payee 99" in told
+    assert "payee 59" not in told
+    few = view.named_calls(items[1:7], READS)
+    assert "earlier writes" not in few
+    assert "- 2 reads" in few
+
+
+def test_a_short_result_is_no_longer_as_a_reference() -> None:
+    said = [Message("assistant", (ToolCall("1", "look", {}),)), tool_result("1", "look", "yes")]
+    items = [Item(n, m, sizes.weight_of(m)) for n, m in enumerate(said)]
+    assert every_text(Forms(items, READS).messages(View(results=9))[1]) == "yes"
+
+
 @pytest.mark.parametrize(("given", "place"), [("m12", (12, None)), (" M3.1 ", (3, 1)), ("12", None), ("m", None)])
 def test_a_reference_names_a_message_or_a_part_of_it(given: str, place: object) -> None:
     assert view.place_of(given) == place
