@@ -678,8 +678,8 @@ MUTANTS = (
     Mutant(
         "secret: it is known however it is written",
         "secret.py",
-        "    if character in _AS_IT_IS:",
-        "    if character:",
+        "    if part in _AS_IT_IS:",
+        "    if part:",
         ("tests/promise/test_secrets.py::test_a_secret_is_known_however_it_is_written",),
     ),
     Mutant(

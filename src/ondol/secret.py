@@ -22,6 +22,8 @@ from ondol.errors import InvalidInput
 
 _SHOWN = "[secret]"
 _SHORTEST = 6  # characters; a shorter value would be found in ordinary words
+_ESCAPED = 8  # backslashes that one may become: what is escaped may be escaped again, and again
+_PARTS = re.compile(r"\\+|[^\\]")
 _AS_IT_IS = frozenset(string.ascii_letters + string.digits + "-._~")  # wherever it is written
 
 _known: set[str] = set()  # every secret of this process; one that is gone may still stand in an exception
@@ -64,23 +66,26 @@ def _remember(value: str) -> None:
     global _pattern
     _known.add(value)
     longest_first = sorted(_known, key=len, reverse=True)
-    _pattern = re.compile("|".join("".join(map(_written, known)) for known in longest_first))
+    _pattern = re.compile("|".join("".join(map(_written, _PARTS.findall(known))) for known in longest_first))
 
 
-def _written(character: str) -> str:
-    """A pattern of the character as it stands in a text, in JSON, in a Python repr, in an address and in HTML. Each
-    for itself: which of them are escaped differs from library to library."""
-    if character in _AS_IT_IS:
-        return re.escape(character)
-    data = character.encode("utf-8", "surrogatepass")
-    forms = {
-        character, f"\\{character}", data.decode("latin-1"), json.dumps(character)[1:-1], repr(character)[1:-1],
-        repr(data)[2:-1], "".join(f"%{byte:02x}" for byte in data), html.escape(character), f"&#{ord(character)};",
-        "+" if character == " " else character,
-    }  # fmt: skip
-    # What is escaped may be escaped again, so a backslash may be several.
-    found = sorted((re.escape(form).replace(r"\\", r"\\{1,8}") for form in forms), key=len, reverse=True)
-    return f"(?i:{'|'.join(found)})"
+def _written(part: str) -> str:
+    """A pattern of a character, or of a run of backslashes, as it stands in a text, in JSON, in a Python repr, in an
+    address and in HTML. Each for itself: which of them are escaped differs from library to library."""
+    if part in _AS_IT_IS:
+        return re.escape(part)
+    data = part.encode("utf-8", "surrogatepass")
+    forms = {"".join(f"%{byte:02x}" for byte in data), "".join(f"&#{ord(c)};" for c in part)}
+    if part.startswith("\\"):
+        found = [rf"\\{{{len(part)},{_ESCAPED * len(part)}}}", *map(re.escape, forms)]
+    else:
+        forms |= {
+            part, f"\\{part}", data.decode("latin-1"), json.dumps(part)[1:-1], repr(part)[1:-1], repr(data)[2:-1],
+            html.escape(part), "+" if part == " " else part,
+        }  # fmt: skip
+        # Never given back, so that a text of many backslashes takes no longer than another.
+        found = [re.escape(form).replace(r"\\", rf"\\{{1,{_ESCAPED}}}+") for form in forms]
+    return f"(?i:{'|'.join(sorted(found, key=len, reverse=True))})"
 
 
 def redact(encoded: Any) -> Any:

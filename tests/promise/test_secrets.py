@@ -187,6 +187,16 @@ def test_a_secret_is_known_however_it_is_written(written: str | bytes) -> None:
     assert secret.reveal() == PASSWORD
 
 
+@pytest.mark.parametrize("value", ["\\\\\\\\\\\\x", '""""""zz', "\\\"" * 4 + "z", "&&&&&&&&z", "%%%%%%%%z"])
+def test_a_text_like_a_secret_takes_no_longer_than_another(value: str) -> None:
+    """Where a pattern could be tried in many ways this would not end."""
+    secret = Secret(value)
+    for almost in ("\\" * 50_000, '"' * 50_000, '\\"' * 50_000, "&amp;" * 50_000, "%25" * 50_000, value[:-1] * 9_000):
+        assert redact(almost) == almost
+        assert redact(almost + json.dumps(value)[1:-1]).endswith("[secret]")
+    assert secret.reveal() == value
+
+
 def test_a_secret_has_no_text_form() -> None:
     secret = Secret(CANARY)
     for shown in (repr(secret), str(secret), f"{secret}", repr([secret]), repr({"a": secret})):
