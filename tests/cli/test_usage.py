@@ -55,7 +55,7 @@ def test_each_model_with_its_tokens_and_cost_and_the_most_first(folder: Path) ->
     assert header == ["MODEL", "RUNS", "CALLS", "INPUT", "CACHED", "OUTPUT", "NOT", "COUNTED", "COST"]
     assert rows == [
         ["acme:small", "1", "1", "2000000", "-", "5", "unpriced"],
-        ["acme:grand", "2", "2", "1000000", "400000", "100000", "1", "calls", "1.8000", "USD"],
+        ["acme:grand", "2", "2", "1000000", "400000", "100000", "1", "call", "1.8000", "USD"],
     ]
 
 

@@ -187,7 +187,7 @@ def test_a_secret_is_known_however_it_is_written(written: str | bytes) -> None:
     assert secret.reveal() == PASSWORD
 
 
-@pytest.mark.parametrize("value", ["\\\\\\\\\\\\x", '""""""zz', "\\\"" * 4 + "z", "&&&&&&&&z", "%%%%%%%%z"])
+@pytest.mark.parametrize("value", ["\\\\\\\\\\\\x", '""""""zz', '\\"' * 4 + "z", "&&&&&&&&z", "%%%%%%%%z"])
 def test_a_text_like_a_secret_takes_no_longer_than_another(value: str) -> None:
     """Where a pattern could be tried in many ways this would not end."""
     secret = Secret(value)

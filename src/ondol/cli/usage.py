@@ -45,10 +45,15 @@ async def usage(
         Column("INPUT", lambda line: line.tokens.input),
         Column("CACHED", lambda line: line.tokens.cache_read),
         Column("OUTPUT", lambda line: line.tokens.output),
-        Column("NOT COUNTED", lambda line: f"{line.tokens.unknown} calls" if line.tokens.unknown else ""),
+        Column("NOT COUNTED", _uncounted),
         Column("COST", _cost),
     ]
     cli.out.listing(found, columns, id=lambda line: line.key or "", body=lambda line: _body(line, by), empty=empty)
+
+
+def _uncounted(line: UsageLine) -> str:
+    unknown = line.tokens.unknown
+    return f"{unknown} call{'s' * (unknown != 1)}" if unknown else ""
 
 
 def _cost(line: UsageLine) -> str:
