@@ -894,6 +894,27 @@ MUTANTS = (
         ("tests/promise/test_context.py::test_no_summary_passes_for_what_stands_around_it",),
     ),
     Mutant(
+        "memory: nobody looks behind a summary",
+        "recalling.py",
+        "if talk.history.start:",
+        "if False:",
+        ("tests/promise/test_memory.py::test_a_fact_of_a_turn_that_saw_an_attachment_or_a_summary_is_marked",),
+    ),
+    Mutant(
+        "memory: what is attached is from outside",
+        "recalling.py",
+        "return any(isinstance(p, Attachment) for p in message.parts)",
+        "return False",
+        ("tests/promise/test_memory.py::test_a_fact_of_a_turn_that_saw_an_attachment_or_a_summary_is_marked",),
+    ),
+    Mutant(
+        "context: no summary is one that was cut off",
+        "carried.py",
+        'if stop != "stop":',
+        "if False:",
+        ("tests/promise/test_context.py::test_what_is_no_summary_is_refused_and_the_oldest_is_told_in_its_own_words",),
+    ),
+    Mutant(
         "images: what only looks like the mark of one is none",
         "payloads.py",
         'return encoded.keys() >= {_MARK, "media_type", "size", "form"}',

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 
 import httpx
@@ -13,7 +14,7 @@ from cli.command import ondol
 from door import Door, door
 from rememberer import rememberer
 
-from ondol import AsyncClient, Client, InvalidInput, NotFound, Runtime, access
+from ondol import AsyncClient, Client, InvalidInput, Memory, NotFound, Runtime, access
 from ondol.errors import Forbidden
 from ondol.http.guard import Admission
 
@@ -58,6 +59,15 @@ async def test_a_program_elsewhere_looks_into_corrects_and_erases_a_memory(http:
         for nobody in ({"agent": AGENT}, {"agent": "", "user": "kim"}):
             with pytest.raises(InvalidInput, match="a memory belongs to an agent and a user"):
                 await memory.ls(**nobody)
+
+
+async def test_a_fact_that_is_added_is_kept_as_long_as_its_agent_keeps_facts(db: str) -> None:
+    keeps = rememberer("keeps", memory=Memory(keep=timedelta(days=90)))
+    async with Runtime(db, agents=[keeps]) as rt, door(rt) as opened, AsyncClient(opened.url) as there:
+        made = await there.memory.add("drinks tea", agent="keeps", user="kim")
+        assert made.expires_at is not None
+        assert made.expires_at - made.created_at == timedelta(days=90)
+        assert (await there.memory.add("drinks tea", agent="elsewhere", user="kim")).expires_at is None
 
 
 async def test_facts_come_page_by_page(http: Door) -> None:

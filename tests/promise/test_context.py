@@ -33,7 +33,7 @@ from ondol.messages import Reasoning, Text, ToolResponse
 from ondol.providers.script import Reply, estimate_tokens
 from ondol.seeing import PARTS
 from ondol.sizes import weight_of
-from ondol.testing import ScriptedModel, call, error
+from ondol.testing import ScriptedModel, call, error, truncated
 
 TURNS = 8
 PAGE = "as it is written on this page " * 20
@@ -143,6 +143,7 @@ SUMMARIES = {
     "empty": "  ",
     "a call": Answer(parts=(Text("A summary."), call("note", text="x"))),
     "too long": "on and on " * 2_000,
+    "cut off": truncated("They asked about"),
     "fails": None,
     "exits": SystemExit,
 }

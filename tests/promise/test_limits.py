@@ -266,6 +266,20 @@ async def test_a_full_queue_lets_an_interrupt_pass_because_it_takes_the_place_of
         place.go_on.set()
 
 
+async def test_what_is_attached_is_a_file_or_bytes_and_no_address(tmp_path: Path) -> None:
+    agent = Agent("a", model=ScriptedModel(["done"]))
+    async with Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[agent]) as rt:
+        for given, why in (
+            ("https://example.org/a.png", "is an address: fetch it first and give its bytes"),
+            (tmp_path / "none", "cannot be read"),
+            (tmp_path, "cannot be read"),
+            (5, "must be a path or bytes"),
+        ):
+            with pytest.raises(InvalidInput, match=why):
+                await rt.start(agent, "see", attachments=[given])  # type: ignore[list-item]
+        assert await rt.runs() == []
+
+
 async def test_attachments_over_the_limit_are_refused_before_they_are_read_and_nothing_is_written(
     tmp_path: Path,
 ) -> None:

@@ -220,6 +220,28 @@ async def test_a_search_takes_no_more_than_is_asked_for_however_much_is_near(db:
         assert len(await rt.memory.search("note", **KIM, limit=3)) == 3
 
 
+async def test_a_long_query_is_embedded_by_its_beginning_and_its_end(db: str) -> None:
+    embedder = Themes()
+    async with Runtime(db, embedder=embedder) as rt:
+        await rt.memory.search("tea " + "and so on " * 100 + "chess", **KIM)
+    ((asked, query),) = embedder.asked
+    assert query
+    assert (len(asked), asked[:3], asked[-5:]) == (301, "tea", "chess")
+
+
+async def test_only_the_newest_have_vectors(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vectors, "SEEN", 3)
+    async with Runtime(db, embedder=Alike()) as rt:
+        for n in range(8):
+            await rt.memory.add(f"note {n}", **KIM)
+        await until_found(rt, "tea", "note 7", **KIM)
+        async with asyncio.timeout(20):
+            while len(await rt.memory.search("tea", **KIM)) < 3:
+                pass
+        monkeypatch.setattr(vectors, "SEEN", 2)
+        assert [f.text for f in await rt.memory.search("tea", **KIM)] == ["note 7", "note 6"]
+
+
 # --- documents --------------------------------------------------------------------------------------------------
 
 
@@ -268,6 +290,15 @@ async def test_documents_are_found_by_what_they_mean_and_follow_the_folder(db: s
         (handbook / "games.md").unlink()
         await rt.index([handbook])
     assert stored(db, "text_vectors") == ["themes-1"]  # of what is there
+
+
+async def test_documents_that_were_indexed_without_an_embedder_get_vectors_when_they_are_searched(
+    db: str, handbook: Path
+) -> None:
+    async with Runtime(db) as rt:
+        await rt.index([handbook])
+    async with Runtime(db, embedder=Themes()) as rt:
+        await until_near(rt, "beverage", "handbook/drinks.md:1")
 
 
 async def test_a_collection_of_another_tenant_or_name_is_not_found_by_vectors(db: str, handbook: Path) -> None:
