@@ -58,7 +58,7 @@ async def attach(store: Store, clock: Clock, tenant: str, given: Attached) -> At
     if isinstance(given, bytes):
         name, data = "attachment", given
     elif isinstance(given, File):
-        name = shown_name(checked_id("the name of an attachment", given.name))
+        name = media.shown_name(checked_id("the name of an attachment", given.name))
         data, media_type = given.data, given.media_type
     elif not isinstance(given, str | Path):
         raise InvalidInput(f"an attachment must be a path or bytes, got {type(given).__name__}")
@@ -67,7 +67,7 @@ async def attach(store: Store, clock: Clock, tenant: str, given: Attached) -> At
     else:
         path = Path(given)
         try:
-            name, data = shown_name(path.name), await asyncio.to_thread(path.read_bytes)
+            name, data = media.shown_name(path.name), await asyncio.to_thread(path.read_bytes)
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
             raise InvalidInput(f"attachment {str(path)!r} cannot be read ({why})") from error
@@ -76,8 +76,3 @@ async def attach(store: Store, clock: Clock, tenant: str, given: Attached) -> At
     await store.write(transactions.keep_blob, tenant, digest, len(data), micros(clock))
     await store.put_blob(tenant, data)
     return Attachment(digest, media.media_type(name, data, media_type), name, len(data))
-
-
-def shown_name(given: str) -> str:
-    """The name of a file in one line: models are told it in notes of the runtime, and it may be anybody's."""
-    return "".join(c for c in given if c.isprintable())[-200:].strip() or "attachment"

@@ -1,4 +1,4 @@
-"""What are these bytes?"""
+"""What are these bytes, as a model is told?"""
 
 from __future__ import annotations
 
@@ -49,3 +49,8 @@ def is_text(media_type: str) -> bool:
     """Can the bytes be shown as text?"""
     top, _, sub = media_type.partition(";")[0].strip().lower().partition("/")
     return top == "text" or sub.endswith(("+json", "+xml")) or (top == "application" and sub in _TEXT_TYPES)
+
+
+def shown_name(given: str) -> str:
+    """The name of a file in one line: models are told it in notes of the runtime, and it may be anybody's."""
+    return "".join(c for c in given if c.isprintable())[-200:].strip() or "attachment"

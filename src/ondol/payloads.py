@@ -50,7 +50,7 @@ def take(encoded: Any) -> Taken:
         type = media.media_type("", found)
         digest = hashlib.sha256(found).hexdigest()
         if digest not in (a.digest for a in attached):
-            attached.append(Attachment(digest, type, values.valid(name) or "result", len(found)))
+            attached.append(Attachment(digest, type, media.shown_name(name or "result"), len(found)))
             data.append(found)
         return {_MARK: digest, "media_type": type, "size": len(found), "form": form, **({"head": head} if head else {})}
 

@@ -23,10 +23,11 @@ from pydantic import (
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
-from ondol import attaching, pins
+from ondol import pins
 from ondol.attaching import File
 from ondol.errors import InvalidInput, Malformed, PreconditionFailed, PreconditionRequired, UnsupportedMedia
 from ondol.http.callers import Caller
+from ondol.media import shown_name
 from ondol.runtime import ForkEffects, ReplayClock
 from ondol.transactions import IfBusy
 
@@ -407,7 +408,7 @@ def media_type(given: str | None) -> str | None:
 def base_name(given: str | None) -> str:
     """A file's name without folders and without what no name may hold."""
     name = re.split(r"[/\\]", given or "")[-1]
-    return attaching.shown_name(name)
+    return shown_name(name)
 
 
 def problems() -> dict[int | str, dict[str, Any]]:
