@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, assert_never
@@ -50,7 +50,7 @@ from ondol.toolsets import Toolset
 from ondol.transactions import Outcome
 
 if TYPE_CHECKING:
-    from ondol.runner import Drive, Served
+    from ondol.runner import Drive
 
 log = logger("ondol.runner")
 
@@ -72,10 +72,6 @@ class Calls:
         self._patches: dict[int, Mapping[str, Any]] = {}  # decided here; maybe not yet folded
         self.tools: dict[int, Tool[..., Any]] = {}  # of calls that tools of steps made: the agent need not have them
         self.changed: dict[int, str] = {}  # tools of steps whose code does not fit what is recorded, and why
-
-    @property
-    def served(self) -> Served:
-        return self.drive.served
 
     @functools.cached_property
     def _numbering(self) -> asyncio.Lock:
@@ -175,7 +171,7 @@ class Calls:
         Nothing begins when the run's time is over, and a read is given up then. A write that may have happened gets
         all of its own time.
         """
-        bounds = self.served.bounds.limits
+        bounds = self.drive.served.bounds.limits
         if effect.attempt or (bounds.wall is None and bounds.tool_time is None):
             return tool.timeout, False
         left = limits.tool_time_left(self.drive.state, bounds, self.drive.now())
@@ -203,7 +199,7 @@ class Calls:
     async def _why_ask_again(self, effect: effects.Effect, tool: Tool[..., Any]) -> str | None:
         """A call that was planned, and maybe approved, with another tool of that name: would a person be asked now?"""
         shown = self.drive.state.shown
-        if shown is None or self.served.digest in (shown.definition, effect.vetted):
+        if shown is None or self.drive.served.digest in (shown.definition, effect.vetted):
             return None
         if await self.drive.planned_with(shown.definition, tool):
             return None
@@ -217,7 +213,7 @@ class Calls:
     async def _ask_again(self, effect: effects.Effect, tool: Tool[..., Any], why: str) -> None:
         drive, call, now = self.drive, effect.ordinal, self.drive.clock.now()
         ask = ids.ask_id(self.row.id, f"{call}c{drive.claim.fence}")
-        opened = events.AskOpened(ask=ask, ask_kind="approval", call=call, definition=self.served.digest)
+        opened = events.AskOpened(ask=ask, ask_kind="approval", call=call, definition=self.drive.served.digest)
         encoded = values.encode(self._arguments(effect))
         asking = transactions.AskedAgain(
             entry=opened,
@@ -244,7 +240,7 @@ class Calls:
     async def _presume(self, call: int) -> effects.Verdict:
         """A process may have started it after the backup was made, at the latest as the store was restored."""
         drive, effect = self.drive, self._effect(call)
-        tool = self.tools.get(call) or self.served.tools.get(effect.tool)
+        tool = self.tools.get(call) or self.drive.served.tools.get(effect.tool)
         assert drive.state.restored is not None
         latest = from_micros(drive.state.restored[1]) + (tool.timeout if tool is not None else timedelta(0))
         drive.record(
@@ -260,7 +256,7 @@ class Calls:
         return self._begun.get(call) or self.drive.state.effects[call]
 
     def _tool(self, effect: effects.Effect) -> Tool[..., Any]:
-        return self.tools.get(effect.ordinal) or self.served.tools[effect.tool]
+        return self.tools.get(effect.ordinal) or self.drive.served.tools[effect.tool]
 
     def _late(self, call: int, ended: AttemptEnd) -> None:
         said = values.plain_text(ended.result) if isinstance(ended, Returned) else repr(ended)
@@ -279,11 +275,11 @@ class Calls:
     async def _write_outcome(
         self, effect: effects.Effect, tool: Tool[..., Any], ctx: Context[Any], ending: AttemptEnd
     ) -> effects.Verdict | None:
+        if isinstance(ending, Returned):
+            await self._succeeded(effect, ctx, ending, "tool")
+            return None
         call, now = effect.ordinal, self.drive.now()
         match ending:
-            case Returned():
-                await self._succeeded(effect, ctx, ending, "tool")
-                return None
             case Raised(reason=reason, not_done=not_done):
                 return effects.after_exception(effect, tool.rules, not_done=not_done, reason=reason, now=now)
             case Unwound():
@@ -364,15 +360,15 @@ class Calls:
     def _room(self, effect: effects.Effect, encoded: Any) -> int:
         """The characters that the call's result may show, if they weigh as much as these. What a tool of steps calls is
         shown to no model."""
-        limit, state = self.served.bounds.limits.tool_output or limits.DEFAULT_TOOL_OUTPUT, self.drive.state
+        limit, state = self.drive.served.bounds.limits.tool_output or limits.DEFAULT_TOOL_OUTPUT, self.drive.state
         if effect.parent is not None:
             return limit
         whole = None
-        if (policy := self.served.agent.context) is not None and (text := values.plain_text(encoded)):
+        if (policy := self.drive.served.agent.context) is not None and (text := values.plain_text(encoded)):
             # New results may not fill the budget: about a quarter.
             whole = policy.budget * len(text) // sizes.weight_of_text(text)
             limit = min(limit, whole)
-        return outputs.share(limit, sum(e.parent is None for e in state.of_last_step), whole)
+        return outputs.share(limit, state.calls_of_step, whole)
 
     async def value_of(self, result: ToolResponse) -> Any:
         """The whole of a recorded result, as the body of a tool of steps is given it."""
@@ -474,9 +470,9 @@ class Calls:
         if also:
             self.drive.talk.committed(self.drive.state.next_message)
 
-    async def _write_end(self, done: Outcome, also: Sequence[events.Entry] = ()) -> journal.Batch:
+    def _write_end(self, done: Outcome, also: Sequence[events.Entry] = ()) -> Awaitable[journal.Batch]:
         drive = self.drive
-        return await drive.write(transactions.outcome, drive.claim_now, self.row.user_id, drive.now(), done, also)
+        return drive.write(transactions.outcome, drive.claim_now, self.row.user_id, drive.now(), done, also)
 
     async def _unknown(self, call: int, reason: str) -> None:
         """Nobody can tell: a person's word is needed. It is neither success nor failure."""
@@ -585,7 +581,7 @@ class Calls:
 
     def _check_pins(self, texts: Sequence[str]) -> None:
         """Raises InvalidInput where the session has no room for these, too."""
-        session, policy = self.drive.claimed.session, self.served.agent.context
+        session, policy = self.drive.claimed.session, self.drive.served.agent.context
         held = session.pinned.texts if session.pins else []
         room = None if policy is None else policy.budget * sizes.PER_TOKEN // 2
         pins.check_room(dict.fromkeys([*held, *self.drive.state.pins, *texts]), room)

@@ -172,7 +172,7 @@ def sendable(body: str, message: Message, provider: str) -> Message | None:
     parts = message.parts
     if _INVALID in body:
         parts = tuple(_valid(p) for p in parts)
-    elif not any(_must_change(p, provider) for p in parts):
+    elif _stand(parts, provider):
         return message
     parts = tuple(_named(p) for p in parts if not _is_blank(p))
     if any(_foreign(p, provider) for p in parts):
@@ -180,16 +180,17 @@ def sendable(body: str, message: Message, provider: str) -> Message | None:
     return replace(message, parts=parts) if parts else None
 
 
-def _must_change(part: Part, provider: str) -> bool:
-    match part:
-        case ToolResponse():
-            return not ids.is_tool_name(part.name)
-        case Attachment() | UnknownPart():
+def _stand(parts: Sequence[Part], provider: str) -> bool:
+    """Need none of them be changed? Most need not, so that each question is asked once."""
+    for part in parts:
+        if isinstance(part, ToolCall | ToolResponse):
+            if not ids.is_tool_name(part.name):
+                return False
+        elif _is_blank(part):
             return False
-        case ToolCall():
-            return not ids.is_tool_name(part.name) or _foreign(part, provider)
-        case _:
-            return _is_blank(part) or _foreign(part, provider)
+        if getattr(part, "provider", None) is not None and _foreign(part, provider):
+            return False
+    return True
 
 
 def _is_blank(part: Part) -> bool:

@@ -140,9 +140,14 @@ class State:
         return itertools.takewhile(lambda e: e.step == self.step, reversed(self.effects))
 
     @property
+    def calls_of_step(self) -> int:
+        """How many calls the last answer made, until the next context: their results follow on it."""
+        return self.next_message - self.last_answer - 1
+
+    @property
     def calls_open(self) -> bool:
         """Has a call of the last answer no outcome yet?"""
-        return bool(self.without_outcome) and any(self.effects[c].step == self.step for c in self.without_outcome)
+        return bool(self.without_outcome) and self.effects[self.without_outcome[-1]].step == self.step
 
     def worked_at(self, now: int) -> int:
         """Microseconds that processes have worked on the run so far. Waiting, of whatever kind, is no work."""
@@ -189,9 +194,11 @@ class State:
 
     def steps(self, call: int) -> tuple[Effect | Question, ...]:
         """What a tool of steps recorded, in order: each was done, or is about to be, at its place."""
-        calls = [e for e in self.effects if e.parent == call]
+        calls = [e for e in self.effects[call + 1 :] if e.parent == call]  # they come after it
+        if not self.questions:
+            return tuple(calls)
         asked = [q for q in self.questions if q.call == call]
-        return tuple(sorted([*calls, *asked], key=lambda step: step.place or 0)) if asked else tuple(calls)
+        return tuple(sorted([*calls, *asked], key=lambda step: step.place or 0))
 
     def patch(self, before: Effect | None = None) -> dict[str, Any]:
         """Changes to the session's state, folded in call order; a tool of steps comes after the calls that it made.

@@ -64,14 +64,16 @@ def plan(
     """
     tool = tools.get(call.name)
     parsed: Mapping[str, Any] | None = None
-    allowed = policy.Permission("refused", refusal=_refusal(call, tools, stop))
-    if allowed.refusal is None and tool is not None and isinstance(call.arguments, dict):
+    refusal = _refusal(call, tools, stop)
+    if refusal is None and tool is not None and isinstance(call.arguments, dict):
         try:
             allowed, parsed = gate(tool, call.arguments, lambda: context(tool, number), vet)
             if asks is not None and allowed.refusal is None:
                 allowed = policy.Permission(f"ask: {asks}", asks=asks)
         except InvalidInput as error:
             allowed = policy.Permission("refused", refusal=str(error))
+    else:
+        allowed = policy.Permission("refused", refusal=refusal)
     refusal = allowed.refusal and values.excerpt(values.valid(allowed.refusal), _REFUSAL_SHOWN)
     ask = ids.ask_id(run, str(number)) if allowed.asks is not None else None
     expires = tool.approve_expires if tool is not None and ask is not None else None

@@ -167,6 +167,9 @@ class Permission(NamedTuple):
     refusal: str | None = None
 
 
+_NOBODY_ASKS = Permission()
+
+
 def permission(answer: Said | None, tool_asks: Callable[[], str | None]) -> Permission:
     """The gate that every call passes: what the policy says, and what the tool itself says (why it asks)."""
     match answer:
@@ -181,7 +184,7 @@ def permission(answer: Said | None, tool_asks: Callable[[], str | None]) -> Perm
             return Permission(decision=_line("allow", reason) if own is None else _line("ask", own), asks=own)
         case None:
             own = tool_asks()
-            return Permission(decision=own and _line("ask", own), asks=own)
+            return _NOBODY_ASKS if own is None else Permission(decision=_line("ask", own), asks=own)
 
 
 def refusal(denied: Deny) -> str:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ondol.runner import Drive
 
 _FRAMED = 200  # bytes of the words around a summary
+_NO_FACTS = Recalled()
 _FACTS_SHARE = 5  # what is recorded of decisions may take this part of a request
 
 
@@ -171,9 +172,8 @@ class Preparation:
             asked = [drive.talk.messages[1], *(messages.loads(s.body) for s in steers)]
             self._recalled = await drive.memory.shown("\n".join(m.text for m in asked))
 
-    def _shown_facts(self, state: journal.State) -> Recalled:
-        before = Recalled() if state.shown is None else Recalled(state.shown.recalled, state.shown.recalled_by)
-        return before if self._recalled is None else self._recalled
+    def _shown_facts(self, state: journal.State) -> Recalled | journal.Shown:
+        return self._recalled or state.shown or _NO_FACTS
 
     def _note(self, state: journal.State) -> _Note | None:
         """What other runs of the session left behind that no turn was told yet. One note a claim: it has a limit."""
@@ -246,6 +246,8 @@ class Preparation:
 
     def _frame(self, state: journal.State) -> Frame:
         seen = self._view(state)
+        if not (state.pins or self.drive.claimed.session.pins or self._leaves_out(seen)):
+            return Frame(seen, "")
         return Frame(seen, self._block(state, seen, self._summary(state, seen)))
 
     def _block(self, state: journal.State, seen: View, summary: Summary) -> str:
@@ -278,7 +280,10 @@ class Preparation:
         return limit is not None and self._size(frame, extra) > limit
 
     def _over(self, state: journal.State, size: int) -> Any:
-        policy, limit = self.drive.served.agent.context, self._limit(state)
+        policy = self.drive.served.agent.context
+        if policy is None and state.fits is None:
+            return ""
+        limit = self._limit(state)
         if limit is None or size <= limit:
             return ""
         if state.fits is not None and 4 * size > 5 * state.fits * sizes.PER_TOKEN:  # it left room for the answer

@@ -56,7 +56,7 @@ from ondol.histories import History, HistoryCache
 from ondol.limits import Bounds
 from ondol.logs import about
 from ondol.messages import Attachment, Blob, Text, ToolCall
-from ondol.model import Answer, Delta, Model, ModelRequest, spent_on
+from ondol.model import Answer, Delta, Model, ModelRequest, ToolSpec, spent_on
 from ondol.policy import Policy
 from ondol.preparing import Preparation
 from ondol.recalling import RunMemory
@@ -115,6 +115,15 @@ class Served:
     def whole_tools(self) -> Mapping[str, Tool[..., Any]]:
         """The tools that a model is offered as long as nothing that it sees is cut: there is no more to read."""
         return {name: t for name, t in self.tools.items() if t is not outputs.READ_MORE}
+
+    @functools.cached_property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """The tools as a model is offered them."""
+        return tuple(t.spec for t in self.tools.values())
+
+    @functools.cached_property
+    def whole_specs(self) -> tuple[ToolSpec, ...]:
+        return tuple(t.spec for t in self.whole_tools.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +254,8 @@ class Drive:
 
     @property
     def bounds(self) -> Bounds:
+        if len(self.served.models) == 1:
+            return self.served.bounds
         model = self.asked.model.name
         if self._bounds.model != model:
             self._bounds = self.served.bounds._replace(model=model)
@@ -476,7 +487,7 @@ class Drive:
     # --- execute: the model -------------------------------------------------------------------------------------
 
     async def _ask_model(self, after: int) -> None:
-        if after > self.now() and after != self._rested:
+        if after and after != self._rested and after > self.now():
             # A clock that is set back meanwhile makes it wait no longer, nor once more.
             if await self.sleep(min(after, self.now() + int(lifecycle.LONGEST_WAIT * 1e6))):
                 self._rested = after
@@ -491,7 +502,7 @@ class Drive:
         is_whole = not (self.talk.is_cut or shown.view.last)
         tools = self.served.whole_tools if is_whole else self.served.tools
         request = ModelRequest(
-            messages=seen, tools=tuple(t.spec for t in tools.values()),
+            messages=seen, tools=self.served.whole_specs if is_whole else self.served.specs,
             run=self.row.id, step=self.state.step, attempt=self.state.attempt, load=self._load,
         )  # fmt: skip
         left = limits.time_left(self.state, self.served.bounds.limits, self.now())

@@ -207,7 +207,9 @@ class EmbeddedEngine:
 
     def _progressed(self, run: str) -> None:
         """The step that processes died at is behind it: it is no suspect any more."""
-        self._wake_up(self._driven[run])
+        driven = self._driven[run]
+        if driven.asleep or driven.waking is not None:
+            self._wake_up(driven)
         if self._alone == run:
             self._alone = None
             self._start_pending()

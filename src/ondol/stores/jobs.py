@@ -35,7 +35,7 @@ class Job:
     told: bool = False  # on its way to the event loop
     delivered: bool = False
     waiting: asyncio.TimerHandle | None = None  # until the one who waits for a thread gives up
-    ticket: list[None] = field(default_factory=lambda: [None])
+    ticket: list[None] = field(default_factory=list)  # one, where threads may hand it on
     _asyncio_future_blocking: bool = False
     _waiter: tuple[Callable[[Job], object], Context] | None = None
     _is_cancelled: bool = False

@@ -122,7 +122,7 @@ class PostgresStore:
     async def _submit(self, put: Callable[[Job], None], make: Callable[[], Tx[T]]) -> T:
         if not self._threads:
             raise StoreError(f"{self.place.name} is not open")
-        job = Job(make, asyncio.get_running_loop())
+        job = Job(make, asyncio.get_running_loop(), ticket=[None])
         job.waiting = job.loop.call_later(self.place.pool_timeout, self._give_up, job)
         put(job)
         try:

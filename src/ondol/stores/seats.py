@@ -36,7 +36,7 @@ class Table:
     _making: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, path: Path) -> None:
-        self.path, self._log = path, f"{path}-wal"
+        self.path, self._name, self._log = path, str(path), f"{path}-wal"
         self._seats: list[Seat] = []
         self._changing = threading.Lock()
         self._inode: int | None = None  # of the log, once it was seen
@@ -90,7 +90,7 @@ class Table:
 
     def _found(self) -> tuple[int, int] | None:
         try:
-            found = os.stat(self.path)
+            found = os.stat(self._name)
         except OSError:
             return None
         return found.st_dev, found.st_ino
