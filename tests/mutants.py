@@ -1164,6 +1164,13 @@ MUTANTS = (
         ("tests/promise/test_memory.py::test_what_a_run_kept_at_hand_is_freed_when_it_ends_and_by_no_collection",),
     ),
     Mutant(
+        "run: a step leaves nothing that only a collection frees",
+        "payloads.py",
+        '    walked = _walk(encoded, "", found)\n',
+        '    def again() -> object:\n        return again\n\n    walked = _walk(encoded, "", found)\n',
+        ("tests/promise/test_memory.py::test_a_step_leaves_nothing_that_only_a_collection_frees",),
+    ),
+    Mutant(
         "jobs: who shares a commit with one that ends the event loop hears of it",
         "stores/jobs.py",
         "            job.loop.call_soon(job.resolve)",

@@ -29,33 +29,33 @@ class Taken(NamedTuple):
 
 def take(encoded: Any) -> Taken:
     """The result with a mark in the place of all bytes and texts in base64 that are an image, a sound or a document."""
-    attached: list[Attachment] = []
-    data: list[bytes] = []
+    found: dict[str, tuple[Attachment, bytes]] = {}
+    walked = _walk(encoded, "", found)
+    if not found:
+        return Taken(encoded)
+    return Taken(walked, tuple(a for a, _ in found.values()), tuple(data for _, data in found.values()))
 
-    def walk(part: Any, name: str) -> Any:
-        match part:
-            case {values.TAG: "bytes", "v": str(text)} if (found := _read(text)) is not None:
-                return mark(found, name, "bytes", "")
-            case str() if (found := _read(part)) is not None:
-                head = part[: part.index(",") + 1] if part.startswith("data:") else ""
-                return mark(found, name, "base64", head)
-            case dict():
-                return {key: walk(inner, key if key not in (values.TAG, "v") else name) for key, inner in part.items()}
-            case list():
-                return [walk(inner, name) for inner in part]
-            case _:
-                return part
 
-    def mark(found: bytes, name: str, form: str, head: str) -> Any:
-        type = media.media_type("", found)
-        digest = hashlib.sha256(found).hexdigest()
-        if digest not in (a.digest for a in attached):
-            attached.append(Attachment(digest, type, media.shown_name(name or "result"), len(found)))
-            data.append(found)
-        return {_MARK: digest, "media_type": type, "size": len(found), "form": form, **({"head": head} if head else {})}
+def _walk(part: Any, name: str, found: dict[str, tuple[Attachment, bytes]]) -> Any:
+    match part:
+        case {values.TAG: "bytes", "v": str(text)} if (data := _read(text)) is not None:
+            return _mark(data, name, "bytes", "", found)
+        case str() if (data := _read(part)) is not None:
+            head = part[: part.index(",") + 1] if part.startswith("data:") else ""
+            return _mark(data, name, "base64", head, found)
+        case dict():
+            return {k: _walk(inner, k if k not in (values.TAG, "v") else name, found) for k, inner in part.items()}
+        case list():
+            return [_walk(inner, name, found) for inner in part]
+        case _:
+            return part
 
-    walked = walk(encoded, "")
-    return Taken(walked, tuple(attached), tuple(data)) if attached else Taken(encoded)
+
+def _mark(data: bytes, name: str, form: str, head: str, found: dict[str, tuple[Attachment, bytes]]) -> Any:
+    type, digest = media.media_type("", data), hashlib.sha256(data).hexdigest()
+    if digest not in found:
+        found[digest] = Attachment(digest, type, media.shown_name(name or "result"), len(data)), data
+    return {_MARK: digest, "media_type": type, "size": len(data), "form": form, **({"head": head} if head else {})}
 
 
 _MARK = "$ondol_attached"

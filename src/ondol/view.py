@@ -196,26 +196,27 @@ def _without_payloads(part: ToolResponse, place: int) -> ToolResponse:
     if type(part.response) is str and not _is_base64(part.response):
         return part
 
-    def walk(encoded: Any) -> Any:
-        match encoded:
-            case str() if _is_base64(encoded):
-                again = f'{READ_MORE}(reference="{reference(place)}")'
-                return f"[{len(encoded)} characters of base64, left out by now: {again} shows them again]"
-            case dict() if payloads.is_mark(encoded):
-                again = f'{READ_MORE}(reference="{reference(place)}")'
-                return f"[{encoded['media_type']}, {encoded['size']} bytes, shown before: {again} shows it again]"
-            case {values.TAG: "bytes", "v": str(inner)}:
-                shorter = walk(inner)
-                return encoded if shorter is inner else shorter
-            case dict():
-                return {k: walk(v) for k, v in encoded.items()}
-            case list():
-                return [walk(v) for v in encoded]
-            case _:
-                return encoded
-
-    shorter = walk(part.response)
+    shorter = _shorter(part.response, place)
     return part if shorter == part.response else replace(part, response=shorter)
+
+
+def _shorter(encoded: Any, place: int) -> Any:
+    match encoded:
+        case str() if _is_base64(encoded):
+            again = f'{READ_MORE}(reference="{reference(place)}")'
+            return f"[{len(encoded)} characters of base64, left out by now: {again} shows them again]"
+        case dict() if payloads.is_mark(encoded):
+            again = f'{READ_MORE}(reference="{reference(place)}")'
+            return f"[{encoded['media_type']}, {encoded['size']} bytes, shown before: {again} shows it again]"
+        case {values.TAG: "bytes", "v": str(inner)}:
+            shorter = _shorter(inner, place)
+            return encoded if shorter is inner else shorter
+        case dict():
+            return {k: _shorter(v, place) for k, v in encoded.items()}
+        case list():
+            return [_shorter(v, place) for v in encoded]
+        case _:
+            return encoded
 
 
 _HEAVY = 4_000  # bytes of text that an attachment weighs from which on it is not sent again

@@ -29,6 +29,7 @@ from ondol import (
     Runtime,
     Secret,
     Text,
+    ToolCall,
     tool,
 )
 from ondol.errors import StoreCorrupt
@@ -387,3 +388,35 @@ async def test_what_a_run_kept_at_hand_is_freed_when_it_ends_and_by_no_collectio
         assert [o for o in gc.get_objects() if isinstance(o, Drive) and o not in before] == []
     finally:
         gc.enable()
+
+
+class Asking:
+    """It calls its tool once, and then answers."""
+
+    name = "asking"
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Answer]:
+        calls = (ToolCall("c1", "look", {"what": "it"}),) if request.step == 0 else ()
+        yield Answer(parts=calls or (Text("seen"),))
+
+
+async def test_a_step_leaves_nothing_that_only_a_collection_frees(db: str) -> None:
+    """That would be looked at, step by step, while the program stands still for it."""
+
+    @tool(effect="read")
+    async def look(what: str) -> dict[str, list[str]]:
+        return {what: ["a text"]}
+
+    agent = Agent("looking", model=Asking(), tools=[look])
+    async with runtime(db, agent) as rt:
+        await rt.run(agent, "hello", session="before")
+        gc.collect()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            await rt.run(agent, "hello", session="s")
+            gc.collect()
+            left = [o for o in gc.garbage if str(getattr(o, "__module__", "")).startswith("ondol.")]
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+        assert left == []
