@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import replace
@@ -88,7 +88,7 @@ from ondol.served import close_models, read_prices, serve
 from ondol.spending import UsageBy, UsageLine
 from ondol.store import Store
 from ondol.stores import open_store
-from ondol.streams import Streams
+from ondol.streams import Streams, Watch
 from ondol.tools import Found, as_sent
 from ondol.transactions import Accepted, Decision, IfBusy, NewFork, NewReplay, NewRun, Tx
 from ondol.worker import SLOTS, EmbeddedEngine, no_driver_reason
@@ -363,7 +363,11 @@ class Runtime:
             by=user or (this_person() if if_busy == "interrupt" else ""), queue=limits.queue,
             metadata=None if metadata is None else _metadata(metadata), own_only=own_only,
         )  # fmt: skip
-        return self._accepted(engine, await self._write(transactions.accept, new, to_micros(now)))
+
+        def accept(owner: str | None) -> Awaitable[Accepted]:
+            return self._write(transactions.accept, new._replace(owner=owner), to_micros(now))
+
+        return self._accepted(engine, await engine.accept(accept, run, new.agent))
 
     async def run(self, agent: Agent | str, input: str, **options: Unpack[StartOptions]) -> RunResult:
         """``start``, then ``Run.result``."""
@@ -564,9 +568,10 @@ class Runtime:
                 yield event
 
     def _watch(
-        self, tenant: str, run: str, after: str | None, at_rest: frozenset[str], idle: float | None = None
-    ) -> AsyncIterator[Event | None]:
-        return watching.watch(self._read, self._streams, self.clock, tenant, run, after, at_rest, idle)
+        self, tenant: str, run: str, after: str | None, at_rest: frozenset[str], idle: float | None = None,
+        watch: Watch | None = None,
+    ) -> AsyncIterator[Event | None]:  # fmt: skip
+        return watching.watch(self._read, self._streams, self.clock, tenant, run, after, at_rest, idle, watch)
 
     def _watch_session(
         self, tenant: str, session: str, place: watching.SessionPlace, idle: float | None = None

@@ -51,20 +51,19 @@ _INSTEAD = "read its session"
 
 async def watch(
     read: Read, streams: Streams, clock: Clock, tenant: str, run: str, after: str | None,
-    at_rest: frozenset[str], idle: float | None = None,
+    at_rest: frozenset[str], idle: float | None = None, watching: Watch | None = None,
 ) -> AsyncIterator[Event | None]:  # fmt: skip
     """The events of a run in order, until it is in one of the states ``at_rest``. With ``idle``, None whenever nothing
-    happened for so many seconds.
+    happened for so many seconds. ``watching`` hears of the run by now.
 
     Raises:
         NotFound, WrongCursor, CursorExpired
     """
-    await check_cursor(read, tenant, run, after)
-    seen = cursor(run, after)
-    watching = streams.watch(run)
-    told = _Told(read, tenant, run, seen)
-    resting, stored = False, True
+    watching = watching or streams.watch(run)  # before anything is awaited: whoever started the run misses no piece
     try:
+        await check_cursor(read, tenant, run, after)
+        told = _Told(read, tenant, run, cursor(run, after))
+        resting, stored = False, True
         while not resting:
             if stored:
                 for event in await told.new():

@@ -12,7 +12,7 @@ import contextlib
 import functools
 import os
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -39,7 +39,7 @@ from ondol.runner import Drive, Runner, Served
 from ondol.secret import logger, redact
 from ondol.store import Store
 from ondol.streams import Streams
-from ondol.transactions import Decision
+from ondol.transactions import Accepted, Claimed, Decision
 
 log = logger("ondol.worker")
 
@@ -56,7 +56,7 @@ _HOUSEKEEPING = 3600.0  # seconds between collections of unused blobs
 class _Driven:
     """A run that has a task in this process."""
 
-    task: asyncio.Task[None]
+    task: asyncio.Future[None]
     drive: Drive | None = None  # None while the run is being claimed
     signalled: bool = False  # by a signal that came meanwhile
     asleep: bool = False  # a suspect that only waits for an instant, so that nobody has to wait for it
@@ -151,6 +151,30 @@ class EmbeddedEngine:
 
     # --- claims -------------------------------------------------------------------------------------------------
 
+    async def accept(self, accept: Callable[[str | None], Awaitable[Accepted]], run: str, agent: str) -> Accepted:
+        """T0. With a slot for the run T1 rides on it: ``accept`` is given the owner then."""
+        is_driver = self.is_driver and await self.store.drives(self.owner, list(self.served))
+        waiting = self._pending or self._suspects or self._alone is not None or len(self._driven) >= self.slots
+        if not is_driver or self._draining or waiting or agent not in self.served:
+            return await accept(None)
+        place = self._driven[run] = _Driven(asyncio.get_running_loop().create_future())
+        accepted: Accepted | None = None
+        try:
+            accepted = await accept(self.owner)
+            if accepted.claimed is not None and self._draining:
+                await self._release(accepted.claimed.run, accepted.claimed.claim.fence)
+            return accepted
+        except StoreError:
+            self._look.set()  # it may be there all the same, and claimed
+            raise
+        finally:
+            del self._driven[run]
+            place.task.cancel()  # who waits for it goes on
+            if accepted is not None and accepted.claimed is not None and not self._draining:
+                self._start(run, accepted.run.tenant, accepted.claimed, signalled=place.signalled)
+            elif not self._draining:
+                self._start_pending()
+
     def _start_pending(self) -> None:
         """As many as there are slots. A run that processes died of runs alone, so that it takes no other with it."""
         if self._alone is not None:
@@ -214,9 +238,9 @@ class EmbeddedEngine:
             self._alone = None
             self._start_pending()
 
-    def _start(self, run: str, tenant: str) -> None:
-        task = asyncio.create_task(self._claim_and_drive(tenant, run))
-        self._driven[run] = _Driven(task)
+    def _start(self, run: str, tenant: str, claimed: Claimed | None = None, *, signalled: bool = False) -> None:
+        task = asyncio.create_task(self._claim_and_drive(tenant, run, claimed))
+        self._driven[run] = _Driven(task, signalled=signalled)
         task.add_done_callback(lambda done: self._stopped(run, done))
 
     def _stopped(self, run: str, task: asyncio.Task[None]) -> None:
@@ -230,11 +254,12 @@ class EmbeddedEngine:
         if not self._draining:
             self._start_pending()
 
-    async def _claim_and_drive(self, tenant: str, run: str) -> None:
+    async def _claim_and_drive(self, tenant: str, run: str, claimed: Claimed | None) -> None:
         try:
-            if not await self.store.drives(self.owner, list(self.served)):
-                return
-            claimed = await self.store.write(transactions.claim, tenant, run, self.owner, self._now())
+            if claimed is None:
+                if not await self.store.drives(self.owner, list(self.served)):
+                    return
+                claimed = await self.store.write(transactions.claim, tenant, run, self.owner, self._now())
             if claimed is None:
                 return
             self.streams.notify(run)  # it may sleep before it writes anything else
@@ -252,7 +277,7 @@ class EmbeddedEngine:
         except ClaimLost as lost:
             log.info("%s", lost, extra=self._about(run))
         except asyncio.CancelledError:
-            await self._give_back(tenant, run)
+            await self._give_back(run)
             raise
         except StoreError as error:
             await self._store_failed(tenant, run, error)
@@ -278,7 +303,7 @@ class EmbeddedEngine:
         if isinstance(error, StoreFault):
             await self._count_as_death(tenant, run, error)
             return
-        await self._give_back(tenant, run)
+        await self._give_back(run)
         if isinstance(error, StoreCorrupt | StoreTooNew):
             self.refused[run] = error
         else:
@@ -319,15 +344,16 @@ class EmbeddedEngine:
         if self._alone == run:
             self._alone = None
 
-    async def _give_back(self, tenant: str, run: str) -> None:
+    async def _give_back(self, run: str) -> None:
         """The time to stop is over: what is in flight stays as it is written down, the claim is released."""
-        drive = self._drive(run)
-        if drive is None:
-            return
+        if (drive := self._drive(run)) is not None:
+            await self._release(drive.row, drive.claim.fence, cut=True)
+
+    async def _release(self, run: RunRow, fence: int, *, cut: bool = False) -> None:
         try:
-            await self.store.write(transactions.release, tenant, run, drive.claim.fence, self._now(), cut=True)
+            await self.store.write(transactions.release, run.tenant, run.id, fence, self._now(), cut=cut)
         except (ClaimLost, StoreError) as error:
-            log.warning("run %s was not given back: %s", run, error, extra=about(drive.row))
+            log.warning("run %s was not given back: %s", run.id, error, extra=about(run))
 
     # --- housekeeping -------------------------------------------------------------------------------------------
 

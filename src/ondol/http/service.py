@@ -145,8 +145,9 @@ class Service:
         return await watching.recorded(self.rt._read, found.tenant, run)
 
     def watch(self, caller: Caller, run: Run) -> AsyncIterator[Event | None]:
-        """As ``events``, of a run that was just started or found, from its first event."""
-        return self._while_let_in(caller, self.rt._watch(run.tenant, run.id, None, AT_REST, self.heartbeat))
+        """As ``events``, of a run that was just started or found, from its first event. It hears of it at once."""
+        watch = self.rt._streams.watch(run.id)
+        return self._while_let_in(caller, self.rt._watch(run.tenant, run.id, None, AT_REST, self.heartbeat, watch))
 
     async def _while_let_in(self, caller: Caller, events: AsyncIterator[T]) -> AsyncIterator[T]:
         """The events, for as long as the caller's token counts: that is looked at once a heartbeat.

@@ -9,6 +9,9 @@ A *point* is a named place that is passed while a program runs, before or after 
     a model call             ``model.before`` ``model.delta`` (each piece) ``model.after``, with ``FaultyModel``
     anything in a tool       ``await afault_point(plan, "charge")``
 
+``accept`` claims the run as well, where this process can drive it at once. A plan with a fault at ``claim`` keeps the
+two apart.
+
 A ``FaultPlan`` says what happens at which passing of which point. A first pass with an empty plan counts them
 (``plan.writes``, ``plan.calls``), and then each can be tried:
 
@@ -36,7 +39,7 @@ from ondol.errors import InvalidInput, ModelError
 from ondol.model import Answer, Model, ModelOutput, ModelRequest
 from ondol.providers.script import ScriptedError
 from ondol.store import Store
-from ondol.transactions import Tx
+from ondol.transactions import NewRun, Tx
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -173,6 +176,10 @@ class FaultPlan:
         """The planned points that have not been passed: a test that ends with some has tested nothing there."""
         return [f"{p.point} #{p.nth or 1}" for p in self._planned if p not in self._hit]
 
+    def plans(self, point: str) -> bool:
+        """Is there a fault at the point, whenever?"""
+        return any(p.point.rpartition(".")[0] == point for p in self._planned)
+
     # --- passing points -----------------------------------------------------------------------------------------
 
     def enter(self, point: str) -> int:
@@ -294,7 +301,10 @@ class FaultyStore:
     async def write(self, tx: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
         name = _name(tx)
         self.plan.writes.append(name)
-        return await self._passing(["call", "write", name], lambda: self.store.write(tx, *args, **kwargs))
+        given: Any = args
+        if name == "accept" and self.plan.plans("claim"):
+            given = [a._replace(owner=None) if isinstance(a, NewRun) else a for a in args]
+        return await self._passing(["call", "write", name], lambda: self.store.write(tx, *given, **kwargs))
 
     async def read(self, tx: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._passing(["call", _name(tx)], lambda: self.store.read(tx, *args, **kwargs))

@@ -17,6 +17,7 @@ from ondol.errors import (
 )
 from ondol.records import AskRow, RunRow, SessionRow
 from ondol.transactions.deciding import decide
+from ondol.transactions.driving import Claimed, claimed, claiming
 from ondol.transactions.ending import RETRYABLE_AFTER_RESTORE, Cancelled, park_restored, stop
 from ondol.transactions.pieces import (
     Blocking,
@@ -59,6 +60,7 @@ class NewRun(NamedTuple):
     metadata: str | None = None  # the caller's own notes, JSON
     own_only: bool = False  # a session of somebody else is none
     outbox: bool = False  # somebody wants to hear of its end
+    owner: str | None = None  # who claims it at once, if its turn has come
 
 
 class Accepted(NamedTuple):
@@ -66,7 +68,7 @@ class Accepted(NamedTuple):
 
     ``interrupted`` is the run whose place was taken: it has ended, or its holder has a signal to read. ``host`` is the
     run that this one wants to join; of one that has joined it is the run that answers for both. ``behind`` is what a
-    queued one waits for.
+    queued one waits for. ``claimed`` is there where T1 rode on this; ``run`` is as it was before.
     """
 
     run: RunRow
@@ -75,6 +77,7 @@ class Accepted(NamedTuple):
     interrupted: RunRow | None = None
     host: RunRow | None = None
     behind: Blocking | None = None
+    claimed: Claimed | None = None
 
     @property
     def answering(self) -> RunRow:
@@ -83,7 +86,8 @@ class Accepted(NamedTuple):
 
 
 def accept(new: NewRun, at: int) -> Tx[Accepted]:
-    """T0. A known operation is answered before revision and queue are looked at."""
+    """T0. A known operation is answered before revision and queue are looked at. T1 rides on it, where its owner is
+    there by now."""
     key = {"tenant": new.tenant, "user_id": new.user_id, "operation_id": new.operation_id}
     of_session = {"tenant": new.tenant, "session": new.session}
     known, session_rows, unfinished = yield [
@@ -142,7 +146,8 @@ def accept(new: NewRun, at: int) -> Tx[Accepted]:
         "place": place, "at": at, "next_seq": 2, "family": None, "replay_of": None, "forked_at": None,
     }  # fmt: skip
     definition = {"tenant": new.tenant, "digest": new.definition_digest, "body": new.definition}
-    *_, inserted = yield [
+    claims = [] if unfinished or new.owner is None else [claiming(new.tenant, new.run, new.owner, at)]
+    found = yield [
         place_session,
         ("run.insert", row),
         ("definition.insert", definition),
@@ -153,8 +158,12 @@ def accept(new: NewRun, at: int) -> Tx[Accepted]:
         *(signal_rows(host, STEER, new.run, at) if host and host.state == "running" else ()),
         *([("outbox.want", {"tenant": new.tenant, "run": new.run})] if new.outbox else ()),
         ("run.get", {"tenant": new.tenant, "run": new.run}),
+        *claims,
     ]
-    run = RunRow(*inserted[0])
+    taken = found.pop() if claims else []  # (empty too where another run of the session came first)
+    run = RunRow(*found[-1][0])
+    if taken:
+        return Accepted(run, created=True, wake=False, claimed=(yield from claimed(RunRow(*taken[0]), at)))
     if answer is not None:
         return (yield from _answers(run, *answer, new, at))
     if interrupted is not None:

@@ -49,11 +49,18 @@ class Claimed(NamedTuple):
 
 def claim(tenant: str, run: str, owner: str, at: int) -> Tx[Claimed | None]:
     """T1: fence + 1, owner, head. None when it is not this run's turn."""
+    (rows,) = yield [claiming(tenant, run, owner, at)]
+    return (yield from claimed(RunRow(*rows[0]), at)) if rows else None
+
+
+def claiming(tenant: str, run: str, owner: str, at: int) -> Statement:
+    return "run.claim", {"tenant": tenant, "run": run, "owner": owner, "at": at, "max_deaths": lifecycle.MAX_DEATHS}
+
+
+def claimed(row: RunRow, at: int) -> Tx[Claimed]:
+    """The rest of T1, once the run has its owner."""
+    tenant, run = row.tenant, row.id
     key = {"tenant": tenant, "run": run}
-    (rows,) = yield [("run.claim", key | {"owner": owner, "at": at, "max_deaths": lifecycle.MAX_DEATHS})]
-    if not rows:
-        return None
-    row = RunRow(*rows[0])
     entry = events.RunStarted() if row.fence == 1 else events.RunResumed()
     append, _ = append_entries(tenant, run, row.fence, row.next_seq - 1, at, [entry])
     of_session = {"tenant": tenant, "session": row.session, "run": run, "limit": _UNTOLD_READ}
