@@ -52,6 +52,11 @@ class Watch:
         self._stored = True
         self._wake.set()
 
+    def before(self, seq: int) -> Iterator[Event]:
+        """What came before the entry ``seq``, for one who heard all of it."""
+        while self._passing and self._passing[0][0] < seq and not self.missed:
+            yield self._passing.popleft()[1]
+
     def passing(self, seen: int) -> Iterator[Event]:
         """What is not stored and follows the entry ``seen``. A delta that is late is part of the answer by now."""
         self._seen = seen
@@ -81,6 +86,7 @@ class Streams:
 
     def watch(self, run: str, wake: asyncio.Event | None = None) -> Watch:
         watch = Watch(wake)
+        watch.missed = run in self._said
         self._watches[run].add(watch)
         return watch
 

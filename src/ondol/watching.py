@@ -67,6 +67,8 @@ async def watch(
         while not resting:
             if stored:
                 for event in await told.new():
+                    for piece in watching.before(cursor(run, event.id)):
+                        yield piece
                     yield event
                 resting = told.state in at_rest
             if watching.missed and not resting:
@@ -155,6 +157,8 @@ async def watch_session(
             for run, tail in list(tails.items()):
                 if tail.watch.take():
                     for event in await tail.told.new():
+                        for piece in tail.watch.before(cursor(run, event.id)):
+                            yield InSession(replace(piece, data=piece.data | {"run": run}), None)
                         tail.seen = cursor(run, event.id)
                         yield InSession(event, _place(run, tails, newest))
                 if tail.watch.missed and tail.told.state == "running":

@@ -171,7 +171,7 @@ class EmbeddedEngine:
             del self._driven[run]
             place.task.cancel()  # who waits for it goes on
             if accepted is not None and accepted.claimed is not None and not self._draining:
-                self._start(run, accepted.run.tenant, accepted.claimed, signalled=place.signalled)
+                self._start(run, accepted.run.tenant, accepted.claimed)
             elif not self._draining:
                 self._start_pending()
 
@@ -238,9 +238,9 @@ class EmbeddedEngine:
             self._alone = None
             self._start_pending()
 
-    def _start(self, run: str, tenant: str, claimed: Claimed | None = None, *, signalled: bool = False) -> None:
+    def _start(self, run: str, tenant: str, claimed: Claimed | None = None) -> None:
         task = asyncio.create_task(self._claim_and_drive(tenant, run, claimed))
-        self._driven[run] = _Driven(task, signalled=signalled)
+        self._driven[run] = _Driven(task)
         task.add_done_callback(lambda done: self._stopped(run, done))
 
     def _stopped(self, run: str, task: asyncio.Task[None]) -> None:

@@ -118,6 +118,58 @@ async def test_b02_c_a_client_that_goes_away_after_t0_and_before_its_reply_cance
         assert await rest(await life.rt.find_run("op")) == "completed"
 
 
+async def test_b02_a_run_whose_turn_it_is_is_claimed_with_its_acceptance(house: House) -> None:
+    agent, in_tool, plan = house.agent(LETTER, "done"), barrier(), FaultPlan()
+    async with house.life(agent, plan=plan.at("letter.before", fault=in_tool)) as life:
+        first = await life.rt.start(agent, "go", session="s", operation_id="op")
+        await in_tool.reached.wait()
+        assert plan.writes.count("accept") == 1
+        assert "claim" not in plan.writes
+        second = await life.rt.start(agent, HELLO, session="s", operation_id="op-2")
+        in_tool.go_on.set()
+        assert await rest(first) == await rest(second) == "completed"
+        assert plan.writes.count("claim") == 1, "the one that had to queue"
+        assert (await kinds(first))[:3] == ["run.accepted", "run.started", "step.started"]
+    fences = [batch.fence for batch in house.written().batches[first.id]]
+    assert fences[:2] == [0, 1]
+
+
+async def test_b02_a_run_that_is_accepted_as_the_process_stops_is_given_back(house: House) -> None:
+    agent, accepting = house.agent("done"), barrier()
+    async with house.life(agent, plan=FaultPlan().at("accept.before", fault=accepting)) as life:
+        starting = asyncio.create_task(life.rt.start(agent, "go", session="s", operation_id="op"))
+        await accepting.reached.wait()
+        draining = asyncio.create_task(life.rt.drain(3600))
+        await asyncio.sleep(0)
+        accepting.go_on.set()
+        run = await starting
+        await draining
+        row = house.written().runs[run.id]
+        assert (row.state, row.owner, row.deaths) == ("queued", None, 0)
+    async with house.life(agent) as life:
+        assert await rest(await life.rt.get_run(run.id)) == "completed"
+
+
+async def test_b02_a_run_whose_acceptance_nobody_heard_of_is_driven_all_the_same(house: House) -> None:
+    agent = house.agent("done")
+    plan = FaultPlan().at("accept.after", fault=raise_(OutcomeUnknown("the answer to COMMIT was lost")))
+    async with house.life(agent, plan=plan) as life:
+        with pytest.raises(OutcomeUnknown):
+            await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert await rest(await life.rt.find_run("op")) == "completed"
+
+
+async def test_b02_c_a_cancel_that_comes_before_the_process_heard_of_its_own_claim_counts(house: House) -> None:
+    agent, replying = house.agent("done"), barrier()
+    async with house.life(agent, plan=FaultPlan().at("accept.after", fault=replying)) as life:
+        starting = asyncio.create_task(life.rt.start(agent, "go", session="s", operation_id="op"))
+        await replying.reached.wait()
+        await (await life.rt.find_run("op")).cancel(by="lee")
+        replying.go_on.set()
+        assert await rest(await starting) == "cancelled"
+    assert house.asked() == []
+
+
 # --- B3, B4, B5: the model --------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import Counter
 from typing import Any
@@ -80,6 +81,33 @@ async def test_pieces_of_an_answer_are_handed_on_without_a_look_at_the_store(hou
         assert read["asked entry.list"] == looked
         gates[2].go_on.set()
         assert await rest(run) == "completed"
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_whoever_starts_a_run_hears_each_piece_of_its_first_answer(house: House, late: bool) -> None:
+    """Though it looks into the store after the first piece was said, or after all is done."""
+    said, plan, reading, second = "an answer in three pieces", FaultPlan(), barrier(), barrier()
+    plan.at("journal_ends.before", fault=reading).at("model.delta", nth=2, fault=second)
+    agent = house.agent(said)
+    async with house.life(agent, plan=plan) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        events = run.events()
+        first = asyncio.create_task(anext(events))
+        await reading.reached.wait()
+        await second.reached.wait()
+        if late:
+            second.go_on.set()
+            assert await rest(run) == "completed"
+        reading.go_on.set()
+        told = [await first]
+        async for event in events:
+            told.append(event)
+            if event.type in ("model.delta", "message.snapshot"):
+                second.go_on.set()
+    kinds = [e.type for e in told]
+    assert "message.snapshot" not in kinds
+    assert "".join(e.data["text"] for e in told if e.type == "model.delta") == said
+    assert kinds.index("model.started") < kinds.index("model.delta") < kinds.index("model.completed")
 
 
 async def test_a_tool_in_a_thread_tells_watchers_how_far_it_is(house: House) -> None:
