@@ -1173,8 +1173,8 @@ MUTANTS = (
     Mutant(
         "accept: a run is claimed with it only where there is a slot",
         "worker.py",
-        "or len(self._driven) >= self.slots\n        if not is_driver",
-        "\n        if not is_driver",
+        "or len(self._driven) >= self.slots\n        return agent",
+        "\n        return agent",
         ("tests/promise/test_limits.py",),
     ),
     Mutant(
@@ -1187,7 +1187,7 @@ MUTANTS = (
     Mutant(
         "accept: a run that is accepted as the process stops is given back",
         "worker.py",
-        "            if accepted.claimed is not None and self._draining:\n",
+        "            if claimed is not None and self._draining:\n",
         "            if False:\n",
         ("tests/promise/test_boundaries.py::test_b02_a_run_that_is_accepted_as_the_process_stops_is_given_back",),
     ),
@@ -1218,6 +1218,20 @@ MUTANTS = (
         "        watch.missed = run in self._said\n",
         "        watch.missed = False\n",
         ("tests/promise/test_gaps.py",),
+    ),
+    Mutant(
+        "accept: what a run cannot be driven with does not keep it from being accepted",
+        "worker.py",
+        "            except (StoreCorrupt, StoreTooNew):  # of",
+        "            except StoreTooNew:  # of",
+        ("tests/stores/test_sqlite_damage.py",),
+    ),
+    Mutant(
+        "accept: a claim that was not heard of is found when its operation comes again",
+        "worker.py",
+        "            self._look.set()  # its claim was not heard of when it came\n",
+        "            pass\n",
+        ("tests/stores/test_postgres_commit.py::test_what_cannot_be_learned_in_time_is_said_to_be_unknown",),
     ),
     Mutant(
         "jobs: who shares a commit with one that ends the event loop hears of it",

@@ -153,25 +153,41 @@ class EmbeddedEngine:
 
     async def accept(self, accept: Callable[[str | None], Awaitable[Accepted]], run: str, agent: str) -> Accepted:
         """T0. With a slot for the run T1 rides on it: ``accept`` is given the owner then."""
-        is_driver = self.is_driver and await self.store.drives(self.owner, list(self.served))
-        waiting = self._pending or self._suspects or self._alone is not None or len(self._driven) >= self.slots
-        if not is_driver or self._draining or waiting or agent not in self.served:
-            return await accept(None)
-        place = self._driven[run] = _Driven(asyncio.get_running_loop().create_future())
-        accepted: Accepted | None = None
         try:
-            accepted = await accept(self.owner)
-            if accepted.claimed is not None and self._draining:
-                await self._release(accepted.claimed.run, accepted.claimed.claim.fence)
-            return accepted
+            accepted = await (self._accept_and_claim(accept, run) if await self._has_slot(agent) else accept(None))
         except StoreError:
             self._look.set()  # it may be there all the same, and claimed
             raise
+        found = accepted.answering
+        if found.owner == self.owner and found.state == "running" and not self.is_working_on(found.id):
+            self._look.set()  # its claim was not heard of when it came
+        return accepted
+
+    async def _has_slot(self, agent: str) -> bool:
+        """Can a run of the agent be driven at once?"""
+        if not self.is_driver or not await self.store.drives(self.owner, list(self.served)):
+            return False
+        waiting = self._pending or self._suspects or self._alone is not None or len(self._driven) >= self.slots
+        return agent in self.served and not waiting and not self._draining
+
+    async def _accept_and_claim(self, accept: Callable[[str | None], Awaitable[Accepted]], run: str) -> Accepted:
+        place = self._driven[run] = _Driven(asyncio.get_running_loop().create_future())
+        claimed: Claimed | None = None
+        try:
+            try:
+                accepted = await accept(self.owner)
+            except (StoreCorrupt, StoreTooNew):  # of what the run would be driven with: that is said when it is
+                accepted = await accept(None)
+            claimed = accepted.claimed
+            if claimed is not None and self._draining:
+                await self._release(claimed.run, claimed.claim.fence)
+                claimed = None
+            return accepted
         finally:
             del self._driven[run]
             place.task.cancel()  # who waits for it goes on
-            if accepted is not None and accepted.claimed is not None and not self._draining:
-                self._start(run, accepted.run.tenant, accepted.claimed)
+            if claimed is not None:
+                self._start(run, claimed.run.tenant, claimed)
             elif not self._draining:
                 self._start_pending()
 

@@ -314,7 +314,9 @@ def accept(step: Step, args: Mapping[str, Any]) -> None:
         assert (first.state, run.host, asked.kind, asked.state) == ("waiting", first.id, "question", "decided")
         assert others == {first.id}
         return
-    assert run.state == "queued"
+    claimed = new.owner is not None and first is None
+    assert (run.state, run.fence) == (("running", 1) if claimed else ("queued", 0))
+    assert not claimed or run.head == a.revision(new.session), "the head is not that of the claim"
     match new.if_busy if first is not None else "queue":
         case "interrupt":
             assert first is not None
