@@ -946,6 +946,28 @@ MUTANTS = (
         ("tests/promise/test_context.py::test_what_a_provider_counts_holds_for_the_next_turn_and_after_a_restart",),
     ),
     Mutant(
+        "vectors: a fact that is found by words and by vectors comes once",
+        "lookups.py",
+        "(yield from _by_vectors(scope, near, now))}\n    order = vectors.fused([list(words), list(close)])[:limit]",
+        "(yield from _by_vectors(scope, near, now))}\n    order = [*words, *close][:limit]",
+        ("tests/promise/test_vectors.py::test_what_words_and_vectors_both_find_comes_once_and_first",),
+    ),
+    Mutant(
+        "vectors: a passage that is found by words and by vectors comes once",
+        "lookups.py",
+        "(yield from _passages_by_vectors(space, near))}\n"
+        "    order = vectors.fused([list(words), list(close)])[:limit]",
+        "(yield from _passages_by_vectors(space, near))}\n    order = [*words, *close][:limit]",
+        ("tests/promise/test_vectors.py::test_a_passage_that_words_and_vectors_both_find_comes_once_and_first",),
+    ),
+    Mutant(
+        "vectors: fused, each ranking counts a text once",
+        "vectors.py",
+        "enumerate(dict.fromkeys(ranking), 1)",
+        "enumerate(ranking, 1)",
+        ("tests/rules/test_fused.py::test_a_ranking_that_names_a_text_twice_is_as_if_it_named_it_once",),
+    ),
+    Mutant(
         "vectors: a passage that is removed takes its vector with it",
         "transactions/indexing.py",
         '        writes += [("text.delete_vector", key | {"doc": doc}), ("text.delete", key | {"doc": doc})]\n',

@@ -220,6 +220,19 @@ async def test_a_search_takes_no_more_than_is_asked_for_however_much_is_near(db:
         assert len(await rt.memory.search("note", **KIM, limit=3)) == 3
 
 
+async def test_what_words_and_vectors_both_find_comes_once_and_first(db: str) -> None:
+    async with Runtime(db, embedder=Alike()) as rt:
+        texts = ("likes green tea", "plays chess", "reads a newspaper")
+        for text in texts:
+            await rt.memory.add(text, **KIM)
+        for text in texts:
+            await until_found(rt, "tea", text, **KIM)
+        found = await rt.memory.search("tea", **KIM)
+    assert [(f.text, f.found_by) for f in found] == [
+        ("likes green tea", "both"), ("reads a newspaper", "vectors"), ("plays chess", "vectors"),
+    ]  # fmt: skip
+
+
 async def test_a_long_query_is_embedded_by_its_beginning_and_its_end(db: str) -> None:
     embedder = Themes()
     async with Runtime(db, embedder=embedder) as rt:
@@ -299,6 +312,17 @@ async def test_documents_that_were_indexed_without_an_embedder_get_vectors_when_
         await rt.index([handbook])
     async with Runtime(db, embedder=Themes()) as rt:
         await until_near(rt, "beverage", "handbook/drinks.md:1")
+
+
+async def test_a_passage_that_words_and_vectors_both_find_comes_once_and_first(db: str, handbook: Path) -> None:
+    async with Runtime(db, embedder=Alike()) as rt:
+        await rt.index([handbook])
+        await until_near(rt, "tea", "handbook/games.md:1")
+        await until_near(rt, "tea", "handbook/drinks.md:1")
+        found = await rt.search_documents("tea")
+    assert [(f.locator, f.found_by) for f in found] == [
+        ("handbook/drinks.md:1", "both"), ("handbook/games.md:1", "vectors"),
+    ]  # fmt: skip
 
 
 async def test_a_collection_of_another_tenant_or_name_is_not_found_by_vectors(db: str, handbook: Path) -> None:

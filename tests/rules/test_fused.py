@@ -23,6 +23,11 @@ def test_what_any_ranking_has_is_there_once_and_nothing_else(rankings: list[list
     assert set(fused) == {text for ranking in rankings for text in ranking}
 
 
+@given(st.lists(st.lists(st.integers(0, 5), max_size=8), max_size=3))
+def test_a_ranking_that_names_a_text_twice_is_as_if_it_named_it_once(rankings: list[list[int]]) -> None:
+    assert vectors.fused(rankings) == vectors.fused([list(dict.fromkeys(ranking)) for ranking in rankings])
+
+
 @given(RANKING, st.integers(1, 3))
 def test_rankings_that_agree_are_not_changed(ranking: list[int], times: int) -> None:
     assert vectors.fused([ranking] * times) == ranking
