@@ -143,6 +143,26 @@ MUTANTS = (
         ("tests/promise/test_memory.py::test_a_fact_expires_and_is_removed_unless_it_is_said_again",),
     ),
     Mutant(
+        "memory: the next page is behind a place, and not behind a fact that may be erased",
+        "facts.py",
+        "str(rows[limit - 1].doc) if",
+        "rows[limit - 1].id if",
+        (
+            "tests/promise/test_memory.py::test_an_export_goes_on_where_it_was_when_facts_are_erased_meanwhile",
+            "tests/http/test_memory.py::test_pages_go_on_where_they_were_when_facts_are_erased_meanwhile",
+        ),
+    ),
+    Mutant(
+        "memory: a list that cannot go on does not begin anew",
+        "lookups.py",
+        "    if not rows:\n        raise NotFound(",
+        "    if not rows:\n        return 2**60\n        raise NotFound(",
+        (
+            "tests/promise/test_memory.py::"
+            "test_a_list_goes_on_behind_a_fact_that_is_over_and_says_so_where_it_is_erased",
+        ),
+    ),
+    Mutant(
         "memory: a fact that is erased takes its terms with it",
         "transactions/remembering.py",
         '        *unposted(row.tenant, row.space, row.doc, row.checked_text()),\n        ("vector.delete"',

@@ -79,10 +79,20 @@ class Facts:
         self, *, agent: Agent | str, user: str, limit: int = 100, before: str | None = None,
         tenant: str = DEFAULT_TENANT,
     ) -> list[Fact]:  # fmt: skip
-        """What an agent remembers of a user, the newest first; ``before`` is the last one seen."""
+        """What an agent remembers of a user, the newest first; ``before`` is the last one seen.
+
+        Raises NotFound where that one was erased.
+        """
+        found, _ = await self._page(agent=agent, user=user, limit=limit, before=before, tenant=tenant)
+        return found
+
+    async def _page(
+        self, *, agent: Agent | str, user: str, limit: int, before: str | None, tenant: str
+    ) -> tuple[list[Fact], str | None]:
+        """As ``ls``, and the place behind which there is more, which stays when facts go; None: that was all."""
         scope = _scope(tenant, agent, user)
-        rows = await self._rt._read(lookups.list_facts, scope, self._now(), checked_limit(limit), before)
-        return [_fact(row) for row in rows]
+        rows = await self._rt._read(lookups.list_facts, scope, self._now(), checked_limit(limit) + 1, before)
+        return [_fact(row) for row in rows[:limit]], str(rows[limit - 1].doc) if len(rows) > limit else None
 
     async def search(
         self, query: str, *, agent: Agent | str, user: str, limit: int = 10, tenant: str = DEFAULT_TENANT
@@ -154,11 +164,13 @@ class Facts:
 
     async def export(self, *, agent: Agent | str, user: str, tenant: str = DEFAULT_TENANT) -> AsyncIterator[Fact]:
         """All that an agent remembers of a user, the newest first, however much it is."""
-        last = None
-        while page := await self.ls(agent=agent, user=user, limit=_PAGE, before=last, tenant=tenant):
+        place = None
+        while True:
+            page, place = await self._page(agent=agent, user=user, limit=_PAGE, before=place, tenant=tenant)
             for fact in page:
                 yield fact
-            last = page[-1].id
+            if place is None:
+                return
 
     def _now(self) -> int:
         return micros(self._rt.clock)

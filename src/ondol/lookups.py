@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ondol import messages, ranking, terms, vectors
+from ondol.errors import NotFound
 from ondol.ranking import Held, Hit
 from ondol.records import FactRow
 from ondol.terms import Asked
@@ -18,6 +19,7 @@ from ondol.transactions import Row, Scope, Space, Statement, Tx, checked_body, s
 from ondol.vectors import Method, Near
 
 _HIGHEST = "\U0010ffff"
+_DIGITS = 19  # of the largest number that a database holds
 
 
 class Candidates(NamedTuple):
@@ -82,17 +84,24 @@ def without_vector(scope: Scope, model: str, now: int, limit: int, before: int |
 
 
 def list_facts(scope: Scope, now: int, limit: int, before: str | None = None) -> Tx[list[FactRow]]:
-    """The facts of a scope, the newest first; ``before`` is the last one seen."""
+    """The facts of a scope, the newest first; ``before`` is the last one seen, or its place. Raises NotFound."""
     (spaces,) = yield [("space.get", scope.space.key)]
     if not spaces:
         return []
-    place = None
-    if before is not None:
-        (rows,) = yield [("fact.get", scope.key | {"id": before, "now": now})]
-        place = FactRow(*rows[0]).doc if rows else None
+    place = None if before is None else (yield from _place(scope, before))
     always = scope.key | {"space": spaces[0][0], "now": now, "limit": limit}
     (rows,) = yield [with_conditions("fact.list", always, {"before": place})]
     return [FactRow(*row) for row in rows]
+
+
+def _place(scope: Scope, before: str) -> Tx[int]:
+    """Where a fact stands, also one whose time is over. A number is a place: that stays when the fact is erased."""
+    if before.isdecimal() and len(before) < _DIGITS:
+        return int(before)
+    (rows,) = yield [("fact.get", scope.key | {"id": before, "now": -1})]
+    if not rows:
+        raise NotFound(f"this memory has no fact {before!r} to go on from: list it from the beginning")
+    return FactRow(*rows[0]).doc
 
 
 def get_fact(scope: Scope, fact: str, now: int) -> Tx[FactRow | None]:

@@ -43,13 +43,18 @@ class RemoteMemory:
         """As ``rt.memory.ls``."""
         found: list[Fact] = []
         while len(found) < limit:
-            wanted = {"user": user, "before": before, "limit": min(limit - len(found), 1000)}
-            page = await self._client._get(_memory(agent), wanted)
-            found += [_fact(body) for body in page["items"]]
-            before = page["next"]
+            page, before = await self._page(agent, user, before, min(limit - len(found), 1000))
+            found += page
             if before is None:
                 break
         return found
+
+    async def _page(
+        self, agent: Agent | str, user: str | None, before: str | None, limit: int
+    ) -> tuple[list[Fact], str | None]:
+        """Some facts, and what names the next ones; None: that was all."""
+        page = await self._client._get(_memory(agent), {"user": user, "before": before, "limit": limit})
+        return [_fact(body) for body in page["items"]], page["next"]
 
     async def search(
         self, query: str, *, agent: Agent | str, user: str | None = None, limit: int = 10, tenant: str = DEFAULT_TENANT
@@ -99,11 +104,13 @@ class RemoteMemory:
         self, *, agent: Agent | str, user: str | None = None, tenant: str = DEFAULT_TENANT
     ) -> AsyncIterator[Fact]:
         """All that an agent remembers of a user, the newest first, however much it is."""
-        last = None
-        while page := await self.ls(agent=agent, user=user, limit=_PAGE, before=last):
+        place = None
+        while True:
+            page, place = await self._page(agent, user, place, _PAGE)
             for fact in page:
                 yield fact
-            last = page[-1].id
+            if place is None:
+                return
 
 
 class BlockingMemory:

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -81,6 +82,34 @@ async def test_facts_come_page_by_page(http: Door) -> None:
         if (cursor := page["next"]) is None:
             break
     assert seen == [f"fact {n}" for n in (4, 3, 2, 1, 0)]
+
+
+async def test_pages_go_on_where_they_were_when_facts_are_erased_meanwhile(
+    http: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ondol.remote_memory._PAGE", 2)
+    whose = {"agent": "other", "user": "kim"}
+    there = f"/v1/memory/{whose['agent']}"
+
+    async def page(before: str) -> Any:
+        return await http.client.get(there, params={"user": "kim", "limit": 2, "before": before})
+
+    async with AsyncClient(http.url) as client:
+        for n in range(5):
+            await client.memory.add(f"fact {n}", **whose)
+        first = (await page("")).json()
+        assert [f["fact"] for f in first["items"]] == ["fact 4", "fact 3"]
+        last = first["items"][-1]["id"]
+        assert (await page(last)).json()["items"] == (await page(first["next"])).json()["items"]
+        await client.memory.rm(last, **whose)
+        assert [f["fact"] for f in (await page(first["next"])).json()["items"]] == ["fact 2", "fact 1"]
+        refused = await page(last)
+        assert (refused.status_code, refused.json()["code"]) == (404, "not_found")
+        seen = []
+        async for fact in client.memory.export(**whose):
+            seen.append(fact.text)
+            await client.memory.rm(fact.id, **whose)
+        assert seen == ["fact 4", "fact 2", "fact 1", "fact 0"]
 
 
 async def test_a_program_without_a_loop_and_the_command_line_have_the_same(http: Door, tmp_path: Path) -> None:

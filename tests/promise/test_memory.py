@@ -347,6 +347,37 @@ async def test_a_fork_does_not_remember_again_what_the_first_run_remembered(db: 
         assert await remembered(rt) == []
 
 
+@pytest.mark.both_stores
+async def test_a_list_goes_on_behind_a_fact_that_is_over_and_says_so_where_it_is_erased(db: str) -> None:
+    clock = ManualClock("2026-01-01T00:00:00Z")
+    async with runtime(db, clock=clock) as rt:
+        for n in range(3):
+            await rt.memory.add(f"fact {n}", **KIM, keep=timedelta(days=1 if n == 1 else 2))
+        _, middle, _ = await rt.memory.ls(**KIM)
+        clock.advance(timedelta(days=1))
+        assert [f.text for f in await rt.memory.ls(**KIM, before=middle.id)] == ["fact 0"]
+        await rt._working.drop_expired_facts()
+        for gone in (middle.id, "", "9" * 30):
+            with pytest.raises(NotFound, match="list it from the beginning"):
+                await rt.memory.ls(**KIM, before=gone)
+
+
+@pytest.mark.both_stores
+async def test_an_export_goes_on_where_it_was_when_facts_are_erased_meanwhile(
+    db: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ondol.facts._PAGE", 2)
+    seen = []
+    async with runtime(db) as rt:
+        for n in range(7):
+            await rt.memory.add(f"fact {n}", **KIM)
+        async for fact in rt.memory.export(**KIM):
+            seen.append(fact.text)
+            await rt.memory.rm(fact.id, **KIM)
+            await rt.memory.add(f"said after {fact.text}", **KIM)
+    assert seen == [f"fact {n}" for n in range(6, -1, -1)]
+
+
 async def test_nonsense_is_refused(db: str) -> None:
     with pytest.raises(InvalidInput, match="keep="):
         Memory(keep=timedelta(0))

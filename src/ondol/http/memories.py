@@ -28,10 +28,10 @@ class Memories:
     ) -> Page:
         """What an agent remembers of a user, the newest first."""
         caller.needs("read")
-        found = await self.rt.memory.ls(
-            agent=agent, user=_user(caller, user), before=before, limit=limit + 1, tenant=caller.tenant
+        items, next = await self.rt.memory._page(
+            agent=agent, user=_user(caller, user), before=before or None, limit=limit, tenant=caller.tenant
         )
-        return Page(items=found[:limit], next=found[limit - 1].id if len(found) > limit else None)
+        return Page(items=items, next=next)
 
     async def search(self, caller: Caller, agent: str, query: str, *, user: str | None, limit: int = 10) -> list[Fact]:
         """The facts that fit best, the best first."""
