@@ -59,6 +59,27 @@ async def test_facts_are_found_corrected_and_erased(h: House) -> None:
     assert ("memory.edit", "jo") in acts
 
 
+async def test_half_a_name_lists_what_fits_and_says_what_is_missing(h: House) -> None:
+    for agent, user in (("support", "kim"), ("support", "lee"), ("sales", "kim")):
+        await h.rt.memory.add("drinks tea", agent=agent, user=user)
+    belongs = "A memory belongs to an agent and a user: name the"
+
+    async def listed(query: str) -> tuple[list[str], str]:
+        page = await h.page(f"/memory{query}")
+        links = [str(a["href"]) for a in page.all("a") if "agent=" in str(a.get("href"))]
+        said = page.text.partition(belongs)[2].split(",")[0].split(".")[0].strip()
+        return [link.partition("?")[2] for link in links], said
+
+    support = ["agent=support&user=kim", "agent=support&user=lee"]
+    assert await listed("") == (["agent=sales&user=kim", *support], "")
+    assert await listed("?agent=support") == (support, "user")
+    assert await listed("?agent=support&q=tea") == (support, "user")
+    assert await listed("?user=kim") == (["agent=sales&user=kim", support[0]], "agent")
+    assert await listed("?q=tea") == (["agent=sales&user=kim", *support], "agent and the user")
+    assert await listed("?agent=nobody") == ([], "user")
+    assert await listed("?user=nobody") == ([], "agent")
+
+
 async def test_a_person_with_a_token_of_their_own_sees_their_own(db: str) -> None:
     async with house(db) as opened, visitor(opened.rt, Admission(needs_token=True)) as client:
         for user in ("kim", "lee"):
@@ -66,7 +87,11 @@ async def test_a_person_with_a_token_of_their_own_sees_their_own(db: str) -> Non
         _, token = await access.create_token(opened.rt, "kim", ["read", "run"], user="kim")
         client.headers["authorization"] = f"Bearer {token}"
         h = House(opened.rt, client)
-        assert "lee" not in (await h.page("/memory")).text
+        whose = (await h.page("/memory")).text
+        assert "lee" not in whose
+        assert "name the" not in whose
+        for half in ("?q=tea", "?user=lee"):
+            assert "name the agent" in (await h.page(f"/memory{half}")).text
         page = await h.page("/memory?agent=support")
         assert "secret of kim" in page.text
         await h.page("/memory?agent=support&user=lee", 403)

@@ -28,6 +28,7 @@ def add_to(router: APIRouter, looks: Looks) -> None:
         """``error`` is of a form that was not taken: about the fact ``about``, for which this was ``typed``."""
         scopes = await memories.whose(caller, limit=_MEMORIES)
         user = user or caller.user or ""
+        listed = [s for s in scopes if agent in ("", s.agent) and user in ("", s.user)]
         found, next = [], None
         if agent and user:
             if q:
@@ -37,15 +38,15 @@ def add_to(router: APIRouter, looks: Looks) -> None:
                 found, next = page.items, page.next
         return await looks.page(
             request, "memory.html", status=200 if error is None else status_of(error), caller=caller, scopes=scopes,
-            agent=agent, user=user, q=q, found=found, next=next, first=before is None, error=error, typed=typed,
-            about=about,
+            listed=listed, agent=agent, user=user, q=q, found=found, next=next, first=before is None, error=error,
+            typed=typed, about=about,
         )  # fmt: skip
 
     @router.get("/memory")
     async def page(
         request: Request, agent: str = "", user: str = "", q: str = "", before: str | None = None
     ) -> Response:
-        """Whose memory there is; with an agent and a user, what it holds."""
+        """Whose memory there is, and what is missing to name one; with an agent and a user, what it holds."""
         return await show(request, caller_in(request), agent, user, q=q, before=before)
 
     @router.post("/memory/edit")
