@@ -1002,6 +1002,27 @@ MUTANTS = (
         ("tests/promise/test_outbox.py::test_who_has_nobody_to_tell_says_so_and_leaves_the_messages",),
     ),
     Mutant(
+        "access: a run of one user is not put into a session of another",
+        "transactions/accepting.py",
+        "if new.own_only and session is not None",
+        "if False and session is not None",
+        ("tests/http/test_access.py::test_a_session_of_somebody_else_is_answered_as_one_that_there_is_not",),
+    ),
+    Mutant(
+        "access: a session of another user is not written to",
+        "transactions/sessions.py",
+        "if own_only and found is not None",
+        "if False and found is not None",
+        ("tests/http/test_access.py::test_a_session_of_somebody_else_is_answered_as_one_that_there_is_not",),
+    ),
+    Mutant(
+        "access: what is read of another user's session is what is read of none",
+        "http/callers.py",
+        "raise NotFound(f\"there is no {what} {id!r}: '{verb}' lists them\")",
+        "raise NotFound(f\"there is no {what} {id!r} of yours\")",
+        ("tests/http/test_access.py::test_a_session_of_somebody_else_is_answered_as_one_that_there_is_not",),
+    ),
+    Mutant(
         "memory: a token of a user names no other",
         "http/memories.py",
         '    return caller.user_for(named or None) or ""\n',

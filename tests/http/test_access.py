@@ -191,6 +191,41 @@ async def test_what_is_somebody_elses_is_not_there(http: Door) -> None:
     assert theirs.status_code in (200, 202)
 
 
+async def test_a_session_of_somebody_else_is_answered_as_one_that_there_is_not(http: Door) -> None:
+    kim, lee = await token(http, "admin", user="kim"), await token(http, "admin", user="lee")
+    into = {"agent": "hello", "input": "hi"}
+    made = await http.client.post("/v1/sessions/theirs/runs", json=into, headers=kim | {"prefer": "wait=20"})
+    assert made.status_code == 200
+
+    async def answer(method: str, path: str, session: str, body: Any, more: Mapping[str, str]) -> tuple[int, str]:
+        where = f"/v1/{path.format(session)}"
+        said = await http.client.request(method, where, json=body, headers=lee | more)
+        return said.status_code, said.text.replace(session, "SESSION")
+
+    ways: list[tuple[str, str, Any]] = [
+        ("GET", "sessions/{}", None), ("GET", "sessions/{}/messages", None), ("GET", "sessions/{}/events", None),
+        ("PATCH", "sessions/{}", {"title": "x"}), ("DELETE", "sessions/{}", None),
+        ("POST", "sessions/{}/compact", {}), ("POST", "sessions/{}/compact", {"preview": True}),
+        ("POST", "sessions/{}/pins", {"text": "x"}), ("DELETE", "sessions/{}/pins/p", None),
+        ("GET", "runs?session={}", None), ("GET", "asks?session={}", None),
+    ]  # fmt: skip
+    for method, path, body in ways:
+        for more in ({}, {"if-match": '"1"'}, {"if-match": "*"}):
+            seen = [await answer(method, path, session, body, more) for session in ("theirs", "none")]
+            assert seen[0] == seen[1], (method, path, more)
+    # One that there is not would be made: all that a refusal may say is what to do.
+    for path, body, more in (
+        ("sessions/theirs/runs", into, {}), ("sessions/theirs/runs", into, {"if-match": '"9"'}),
+        ("runs", into | {"session": "theirs", "if_busy": "reject"}, {}), ("sessions", {"id": "theirs"}, {}),
+    ):  # fmt: skip
+        said = await http.client.post(f"/v1/{path}", json=body, headers=lee | more)
+        assert (said.status_code, said.json()["code"]) == (404, "not_found"), path
+        assert said.json()["detail"] == (
+            "there is no session 'theirs' for this user: those of other users are not shown, so choose another name"
+        )
+        assert "kim" not in said.text
+
+
 @pytest.mark.parametrize(
     "headers",
     [{"host": "evil.example"}, {"origin": "http://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"},

@@ -8,7 +8,6 @@ from typing import Literal, NamedTuple, TypeAlias
 from ondol import events, messages, schemas, values
 from ondol.errors import (
     InvalidInput,
-    NotFound,
     OperationExpired,
     OperationMismatch,
     QueueFull,
@@ -24,6 +23,7 @@ from ondol.transactions.pieces import (
     append_entries,
     blocking,
     message_row,
+    not_theirs,
     queue_again,
     run_row,
     signal_rows,
@@ -99,7 +99,7 @@ def accept(new: NewRun, at: int) -> Tx[Accepted]:
         return (yield from known_operation(RunRow(*known[0]), new.fingerprint, at))
     session = SessionRow(*session_rows[0]) if session_rows else None
     if new.own_only and session is not None and session.deleted_at is None and session.user_id != new.user_id:
-        raise NotFound(f"there is no session {new.session!r}: 'ondol sessions' lists them")
+        raise not_theirs(new.session)
     if new.expected_revision is not None:
         actual = session.revision if session else 0
         if unfinished:

@@ -71,6 +71,13 @@ def run_row(rows: list[Row], run: str) -> RunRow:
     return RunRow(*rows[0])
 
 
+def not_theirs(session: str) -> NotFound:
+    """Of a session of somebody else, where one that there is not would be made. It says nothing of the other."""
+    return NotFound(
+        f"there is no session {session!r} for this user: those of other users are not shown, so choose another name"
+    )
+
+
 def act_row(tenant: str, at: int, actor: str, door: str, act: str, subject: str, note: str = "") -> Statement:
     """A human act, kept for the audit. ``note`` is the person's own word of why; it may hold no content."""
     return "act.insert", {

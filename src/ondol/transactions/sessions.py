@@ -9,7 +9,7 @@ from ondol.errors import NotFound, RevisionConflict, SessionBusy
 from ondol.records import SessionRow
 from ondol.transactions.indexing import forget_session
 from ondol.transactions.outbox import Dropped, offer
-from ondol.transactions.pieces import Seen, act_row, pins_row, seen_rows
+from ondol.transactions.pieces import Seen, act_row, not_theirs, pins_row, seen_rows
 from ondol.transactions.statements import Statement, Tx
 from ondol.usage import Usage
 
@@ -36,7 +36,7 @@ def write_session(
     revision = found.revision if found else 0
     alive = found is not None and found.deleted_at is None
     if own_only and found is not None and alive and found.user_id != user:
-        raise NotFound(f"there is no session {session!r}: 'ondol sessions' lists them")
+        raise not_theirs(session)
     if alive and unfinished:
         raise SessionBusy(session, *unfinished[0])
     if expected_revision is not None and expected_revision != revision:
