@@ -1019,7 +1019,7 @@ MUTANTS = (
         "access: what is read of another user's session is what is read of none",
         "http/callers.py",
         "raise NotFound(f\"there is no {what} {id!r}: '{verb}' lists them\")",
-        "raise NotFound(f\"there is no {what} {id!r} of yours\")",
+        'raise NotFound(f"there is no {what} {id!r} of yours")',
         ("tests/http/test_access.py::test_a_session_of_somebody_else_is_answered_as_one_that_there_is_not",),
     ),
     Mutant(
