@@ -52,5 +52,7 @@ def is_text(media_type: str) -> bool:
 
 
 def shown_name(given: str) -> str:
-    """The name of a file in one line: models are told it in notes of the runtime, and it may be anybody's."""
-    return "".join(c for c in given if c.isprintable())[-200:].strip() or "attachment"
+    """The name of a file in one line: models are told it in notes of the runtime, and it may be anybody's. Bytes of it
+    that are no UTF-8 stay as Python reads them."""
+    kept = (c for c in given if c.isprintable() or "\ud800" <= c <= "\udfff")
+    return "".join(kept)[-200:].strip() or "attachment"

@@ -54,7 +54,7 @@ def _walk(part: Any, name: str, found: dict[str, tuple[Attachment, bytes]]) -> A
 def _mark(data: bytes, name: str, form: str, head: str, found: dict[str, tuple[Attachment, bytes]]) -> Any:
     type, digest = media.media_type("", data), hashlib.sha256(data).hexdigest()
     if digest not in found:
-        found[digest] = Attachment(digest, type, media.shown_name(name or "result"), len(data)), data
+        found[digest] = Attachment(digest, type, media.shown_name(values.valid(name) or "result"), len(data)), data
     return {_MARK: digest, "media_type": type, "size": len(data), "form": form, **({"head": head} if head else {})}
 
 

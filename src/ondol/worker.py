@@ -323,7 +323,7 @@ class EmbeddedEngine:
         if isinstance(error, StoreCorrupt | StoreTooNew):
             self.refused[run] = error
         else:
-            self.streams.waits_for_store(run, error, self.clock.now(), 0)
+            self.streams.waits_for_store(run, error, self.clock.now(), 1)  # behind run.accepted
             self.clock.call_later(_STORE_RETRY, self._look.set)
 
     async def _count_as_death(self, tenant: str, run: str, error: Exception) -> None:
