@@ -83,7 +83,7 @@ def is_mark(encoded: Mapping[str, Any]) -> bool:
 def put_back(encoded: Any, blobs: Mapping[str, bytes]) -> Any:
     """The result as the tool returned it, encoded."""
     match encoded:
-        case dict() if is_mark(encoded) and encoded[_MARK] in blobs:
+        case dict() if is_mark(encoded) and isinstance(encoded[_MARK], str) and encoded[_MARK] in blobs:
             text = base64.b64encode(blobs[encoded[_MARK]]).decode()
             return {values.TAG: "bytes", "v": text} if encoded["form"] == "bytes" else encoded.get("head", "") + text
         case dict():

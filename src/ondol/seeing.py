@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -51,7 +51,7 @@ class ContextPlace(NamedTuple):
     compaction: events.ContextCompacted | None = None
 
 
-def context_place(run: str, batches: Iterable[journal.Batch], step: int | None) -> ContextPlace:
+def context_place(run: str, batches: Sequence[journal.Batch], step: int | None) -> ContextPlace:
     """The context of a step, or the last one. Raises NotFound."""
     state = journal.State()
     found: ContextPlace | None = None
@@ -67,7 +67,7 @@ def context_place(run: str, batches: Iterable[journal.Batch], step: int | None) 
                 found = ContextPlace(entry, state.shown, state.next_message, less)
     if found is None:
         if not steps:
-            raise NotFound(f"run {run} has not asked the model yet") if state.seq else queries.erased(run)
+            raise NotFound(f"run {run} has not asked the model yet") if batches else queries.erased(run)
         there = f"{steps[0]}" if steps[0] == steps[-1] else f"{steps[0]} to {steps[-1]}"
         raise NotFound(f"run {run} has no step {step}: say {there}")
     return found

@@ -2,8 +2,8 @@
 
 Words where a script puts spaces between them; pairs of neighbouring characters in Hangul, Kana and Han, where nobody
 can tell by rule alone where a word ends or which particle is glued to it. Both stores search by these terms alone, so
-they find the same things. ``VERSION`` changes with the rules, which may only give a text more terms: what was indexed
-by earlier ones is found as before, and all of its terms go with it.
+they find the same things. ``VERSION`` changes with the rules. What was indexed by earlier ones is found by those terms
+that it still has, and ``ever`` names all that may be there.
 """
 
 from __future__ import annotations
@@ -44,6 +44,14 @@ def _piece() -> re.Pattern[str]:
         rf"|(?P<words>{_WORD}(?:[{_JOINTS}]{_WORD})*)(?P<sign>\+\+|\+|#)?"
         r"|(?P<symbol>[\u2190-\u2bff\U0001f000-\U0001faff])"
     )
+
+
+_SEPARATED = dict.fromkeys(map(ord, "\u00ad\u2010\u2011"), " ")  # words, by the first rules
+
+
+def ever(text: str) -> set[str]:
+    """The terms of a text by these rules and by those before, so that none is left behind when it goes."""
+    return {*counted(text), *counted(text.translate(_SEPARATED))}
 
 
 class Asked(NamedTuple):

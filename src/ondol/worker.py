@@ -49,6 +49,7 @@ _SUSPECT_PATIENCE = 60.0  # seconds that a suspect waits for the others to end b
 _BLOBS_KEPT = timedelta(hours=24)  # for an upload whose operation never came
 _STORE_RETRY = 0.5  # seconds until a claim that the store could not take is tried again
 _LOCK_RETRY = 0.5  # seconds between attempts to become the driver
+_ACCEPTING = 10.0  # seconds that a process which stops waits for what is being accepted
 _HOUSEKEEPING = 3600.0  # seconds between collections of unused blobs
 
 
@@ -108,10 +109,14 @@ class EmbeddedEngine:
             if self._driven:
                 await asyncio.wait([d.task for d in self._driven.values()], timeout=patience)
         finally:  # also when the one who closes is cancelled
-            late = [*self._background, *(d.task for d in self._driven.values())]
+            places = [d.task for d in self._driven.values() if not isinstance(d.task, asyncio.Task)]
+            late = [*self._background, *(d.task for d in self._driven.values() if isinstance(d.task, asyncio.Task))]
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
+            if places:  # what is being accepted is not cut in half
+                await asyncio.wait(places, timeout=_ACCEPTING)
+            await self._give_back_the_rest()
 
     def is_working_on(self, run: str) -> bool:
         return run in self._driven or run in self._pending or run in self._suspects
@@ -178,18 +183,21 @@ class EmbeddedEngine:
                 accepted = await accept(self.owner)
             except (StoreCorrupt, StoreTooNew):  # of what the run would be driven with: that is said when it is
                 accepted = await accept(None)
-            claimed = accepted.claimed
-            if claimed is not None and self._draining:
-                await self._release(claimed.run, claimed.claim.fence)
-                claimed = None
+            claimed = None if self._draining else accepted.claimed  # whoever closes gives it back
             return accepted
         finally:
             del self._driven[run]
             place.task.cancel()  # who waits for it goes on
             if claimed is not None:
                 self._start(run, claimed.run.tenant, claimed)
-            elif not self._draining:
-                self._start_pending()
+                self._driven[run].signalled = place.signalled
+            else:
+                self.streams.dropped(run)
+                if self._look_again:
+                    self._look_again = False
+                    self._look.set()
+                if not self._draining:
+                    self._start_pending()
 
     def _start_pending(self) -> None:
         """As many as there are slots. A run that processes died of runs alone, so that it takes no other with it."""
@@ -364,6 +372,18 @@ class EmbeddedEngine:
         """The time to stop is over: what is in flight stays as it is written down, the claim is released."""
         if (drive := self._drive(run)) is not None:
             await self._release(drive.row, drive.claim.fence, cut=True)
+
+    async def _give_back_the_rest(self) -> None:
+        """What this process was given and never heard of, because whoever accepted it was cut off."""
+        if not self.is_driver:
+            return
+        try:
+            for tenant in await self.store.read(queries.tenants):
+                for run, fence, owner, _, _ in await self.store.read(queries.running, tenant):
+                    if owner == self.owner:
+                        await self.store.write(transactions.release, tenant, run, fence, self._now(), cut=True)
+        except (ClaimLost, StoreError) as error:
+            log.warning("not all runs were given back: %s", error)
 
     async def _release(self, run: RunRow, fence: int, *, cut: bool = False) -> None:
         try:

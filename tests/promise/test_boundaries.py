@@ -6,16 +6,26 @@ What a cancel does at each boundary is in ``test_cancel``, what a process does t
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 from crash.lives import HurriedClock
 
-from ondol import NotFound, OutcomeUnknown, RunWaiting, tool
+from ondol import ContextPolicy, NotFound, OutcomeUnknown, Runtime, RunWaiting, tool
 from ondol.testing import FaultPlan, barrier, call, error, raise_
 from promise.house import HELLO, House, kinds, letter, look, mail, refund, rest, states, the_ask, wire
 
 LETTER = [call("letter", to="kim")]
+
+
+async def turns(come_to: Callable[[], bool]) -> None:
+    """Of the event loop, until it has come to this."""
+    for _ in range(10_000):
+        if come_to():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never came to that")
 
 
 # --- B0, B1, B2: before and around T0 ---------------------------------------------------------------------------
@@ -170,7 +180,89 @@ async def test_b02_c_a_cancel_that_comes_before_the_process_heard_of_its_own_cla
     assert house.asked() == []
 
 
+async def test_b02_c_after_such_a_cancel_no_model_is_asked_for_a_summary_either(house: House) -> None:
+    agent, replying = house.agent("done", context=ContextPolicy(budget=4_000, keep=0)), barrier()
+    house.answers("long", "as I said before. " * 500)
+    async with house.life(agent) as life:
+        for _ in range(2):
+            await life.rt.run(agent, "long", session="s")
+    before = len(house.asked())
+    async with house.life(agent, plan=FaultPlan().at("accept.after", fault=replying)) as life:
+        starting = asyncio.create_task(life.rt.start(agent, "go", session="s", operation_id="op"))
+        await replying.reached.wait()
+        await (await life.rt.find_run("op")).cancel(by="lee")
+        replying.go_on.set()
+        assert await rest(await starting) == "cancelled"
+    assert len(house.asked()) == before
+
+
+async def test_b02_a_run_whose_turn_comes_before_its_process_heard_of_it_is_driven(house: House) -> None:
+    agent, in_tool, replying = house.agent(LETTER, "done"), barrier(), barrier()
+    plan = FaultPlan().at("letter.before", fault=in_tool).at("accept.after", nth=2, fault=replying)
+    async with house.life(agent, plan=plan) as life:
+        first = await life.rt.start(agent, "go", session="s", operation_id="op")
+        await in_tool.reached.wait()
+        starting = asyncio.create_task(life.rt.start(agent, HELLO, session="s", operation_id="op-2"))
+        await replying.reached.wait()
+        in_tool.go_on.set()
+        assert await rest(first) == "completed"  # its commit names the second as the next one
+        for _ in range(2):
+            await life.engine.look()
+        replying.go_on.set()
+        assert await rest(await starting) == "completed"
+
+
+async def test_b02_who_waits_for_a_run_that_has_to_queue_hears_of_its_end_in_another_process(house: House) -> None:
+    agent, in_tool, replying = house.agent(LETTER, "done"), barrier(), barrier()
+    plan = FaultPlan().at("letter.before", fault=in_tool).at("accept.after", nth=2, fault=replying)
+    async with house.life(agent, plan=plan) as life:
+        first = await life.rt.start(agent, "go", session="s", operation_id="op")
+        await in_tool.reached.wait()
+        starting = asyncio.create_task(life.rt.start(agent, HELLO, session="s", operation_id="op-2"))
+        await replying.reached.wait()
+        found = await life.rt.find_run("op-2")
+        waiting = asyncio.create_task(rest(found))
+        await turns(lambda: found.id in life.rt._streams._settled)
+        replying.go_on.set()
+        await starting
+        async with Runtime(house.db, clock=house.clock) as other:
+            await (await other.find_run("op-2")).cancel(by="lee")
+        assert await waiting == "cancelled"
+        in_tool.go_on.set()
+        assert await rest(first) == "completed"
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_b02_a_close_in_good_order_leaves_no_claim_behind(house: House, leaves: bool) -> None:
+    """Though nobody has heard of it yet, and whoever sent the operation went away."""
+    agent = house.agent("done")
+    async with house.life(agent) as life:
+        starting = asyncio.create_task(life.rt.start(agent, "go", session="s", operation_id="op"))
+        await turns(lambda: bool(life.engine._driven))
+        if leaves:
+            await asyncio.sleep(0)  # it is on its way to the store
+            starting.cancel()
+        await life.rt.close(0)
+        await asyncio.gather(starting, return_exceptions=True)
+    (row,) = house.written().runs.values()
+    assert (row.state, row.owner, row.deaths) == ("queued", None, 0)
+    async with house.life(agent) as life:
+        assert await rest(await life.rt.find_run("op")) == "completed"
+
+
 # --- B3, B4, B5: the model --------------------------------------------------------------------------------------
+
+
+async def test_the_context_of_a_run_that_has_not_asked_the_model_is_not_there_yet(house: House) -> None:
+    agent = house.agent([call("letter", to="kim")], "done")
+    async with house.life(agent, plan=FaultPlan().at("letter.before", fault=(in_tool := barrier()))) as life:
+        first = await life.rt.start(agent, "go", session="s", operation_id="op")
+        await in_tool.reached.wait()
+        queued = await life.rt.start(agent, "go", session="s", operation_id="op-2")
+        with pytest.raises(NotFound, match="has not asked the model yet"):
+            await life.rt.context(queued.id)
+        in_tool.go_on.set()
+        assert await rest(first) == await rest(queued) == "completed"
 
 
 async def test_b03_k_a_claimed_run_is_claimed_again_at_once(house: House) -> None:

@@ -188,6 +188,21 @@ def rows_of_memory(db: str) -> bytes:
     return "\n".join(str(row[0]) for row in rows).encode()
 
 
+async def test_of_a_fact_of_an_older_version_no_word_stays_either(db: str) -> None:
+    async with runtime(db) as rt:
+        changed = await rt.memory.add("dev-ops\u2011team", **KIM, by="kim")
+        gone = await rt.memory.add("salary-data\u2011set", **KIM, by="kim")
+        stored = behind.execute(db, "SELECT tenant, space, doc FROM facts ORDER BY doc")
+        for (tenant, space, doc), term in zip(
+            stored, ("devops", "salarydata"), strict=True
+        ):  # as the first rules had them
+            behind.insert(db, "postings", [{"tenant": tenant, "space": space, "doc": doc, "term": term, "weight": 1}])
+        await rt.memory.edit(changed.id, "devops", **KIM, by="kim")
+        await rt.memory.rm(gone.id, **KIM, by="kim")
+        assert [f.id for f in await rt.memory.search("devops", **KIM)] == [changed.id]
+    assert sorted(term for (term,) in behind.execute(db, "SELECT term FROM postings")) == ["devops"]
+
+
 @pytest.mark.both_stores
 async def test_a_person_corrects_and_erases_and_the_audit_says_who(db: str) -> None:
     async with runtime(db) as rt:

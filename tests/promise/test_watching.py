@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from ondol import Context, Run, tool
+from ondol.http.callers import Caller
+from ondol.http.service import Service
 from ondol.stores import sqlite
 from ondol.testing import FaultPlan, barrier, call
 from promise.house import House, rest
@@ -108,6 +110,26 @@ async def test_whoever_starts_a_run_hears_each_piece_of_its_first_answer(house: 
     assert "message.snapshot" not in kinds
     assert "".join(e.data["text"] for e in told if e.type == "model.delta") == said
     assert kinds.index("model.started") < kinds.index("model.delta") < kinds.index("model.completed")
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_a_stream_that_is_given_up_leaves_no_watcher(house: House, begun: bool) -> None:
+    """Though it never began, as when its reader is gone before the first byte."""
+    caller = Caller(
+        tenant="default", user=None, scopes=frozenset({"run", "read"}), name="kim", token=None, way="http"
+    )  # fmt: skip
+    agent, in_model = house.agent("done"), barrier()
+    async with house.life(agent, plan=FaultPlan().at("model.before", fault=in_model)) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        stream = Service(life.rt).watch(caller, run)
+        assert life.rt._streams.is_watched(run.id)
+        if begun:
+            await anext(stream)
+        await stream.aclose()  # type: ignore[attr-defined]
+        del stream
+        assert not life.rt._streams.is_watched(run.id)
+        in_model.go_on.set()
+        assert await rest(run) == "completed"
 
 
 async def test_a_tool_in_a_thread_tells_watchers_how_far_it_is(house: House) -> None:

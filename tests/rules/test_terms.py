@@ -112,3 +112,9 @@ def test_any_text_has_terms_that_a_database_can_hold_and_the_same_in_each_of_its
 @given(st.text(alphabet=st.sampled_from("가나다라 점검abcé漢字かなC+#-_.1"), max_size=40))
 def test_a_text_is_found_by_itself(text: str) -> None:
     assert not terms.asked(text) or finds(text, text)
+
+
+def test_whatever_rules_a_text_was_indexed_by_its_terms_are_known_when_it_goes():
+    text = "dev-ops\u2011team sal\u00adary"
+    assert terms.ever(text) >= {*terms.counted(text), "devops", "team", "sal", "ary"}
+    assert terms.ever("tea and 온돌") == {*terms.counted("tea and 온돌")}

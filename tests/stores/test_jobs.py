@@ -66,3 +66,21 @@ async def test_what_is_written_in_the_turn_in_which_a_store_closes_is_done(db: s
     await again.open(lambda: None)
     assert await again.read(queries.get_meta, "key") == "there"
     await again.close()
+
+
+@pytest.mark.both_stores
+async def test_what_was_handed_in_is_ahead_of_the_word_that_there_is_no_more(
+    db: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where tasks begin as soon as they are made."""
+    store: Any = open_store(db)
+    await store.open(lambda: None)
+    in_thread = asyncio.to_thread
+
+    def at_once(call: Any, *args: Any) -> Any:
+        assert not store._writes._coming
+        return in_thread(call, *args)
+
+    writing = asyncio.create_task(store.write(set_meta, "key", "there"))
+    monkeypatch.setattr(asyncio, "to_thread", at_once)
+    await asyncio.gather(writing, asyncio.create_task(store.close()))

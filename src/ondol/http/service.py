@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import date
 from typing import Any, TypeVar
@@ -147,7 +148,9 @@ class Service:
     def watch(self, caller: Caller, run: Run) -> AsyncIterator[Event | None]:
         """As ``events``, of a run that was just started or found, from its first event. It hears of it at once."""
         watch = self.rt._streams.watch(run.id)
-        return self._while_let_in(caller, self.rt._watch(run.tenant, run.id, None, AT_REST, self.heartbeat, watch))
+        events = self.rt._watch(run.tenant, run.id, None, AT_REST, self.heartbeat, watch)
+        weakref.finalize(events, self.rt._streams.unwatch, run.id, watch).atexit = False  # it may never be begun
+        return self._while_let_in(caller, events)
 
     async def _while_let_in(self, caller: Caller, events: AsyncIterator[T]) -> AsyncIterator[T]:
         """The events, for as long as the caller's token counts: that is looked at once a heartbeat.

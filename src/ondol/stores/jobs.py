@@ -95,10 +95,10 @@ class Writes:
             coming.append(job)
         else:
             self._coming[job.loop] = [job]
-            job.loop.call_soon(self._hand_over, job.loop)
+            job.loop.call_soon(self.hand_over, job.loop)
 
-    def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
-        for job in self._coming.pop(loop):
+    def hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
+        for job in self._coming.pop(loop, ()):
             self.waiting.put(job)
 
 

@@ -74,6 +74,7 @@ class PostgresStore:
 
     async def close(self) -> None:
         threads, self._threads = self._threads, []  # from here on nothing is taken any more
+        self._writes.hand_over(asyncio.get_running_loop())  # before the word that there is no more
         listener, self._listener = self._listener, None
         if threads or listener is not None:
             await to_its_end(asyncio.ensure_future(asyncio.to_thread(self._end, threads, listener)))

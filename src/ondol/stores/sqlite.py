@@ -113,6 +113,7 @@ class SqliteStore:
 
     async def close(self) -> None:
         threads, self._threads = self._threads, []  # from here on nothing is taken any more
+        self._writes.hand_over(asyncio.get_running_loop())  # before the word that there is no more
         if threads:
             await to_its_end(asyncio.ensure_future(asyncio.to_thread(self._end, *threads)))
 

@@ -221,9 +221,9 @@ def postings(tenant: str, space: int, doc: int, text: str) -> list[Statement]:
 
 
 def unposted(tenant: str, space: int, doc: int, text: str) -> list[Statement]:
-    """The opposite of ``postings``."""
+    """The opposite of ``postings``, by whichever rules they were made."""
     key = {"tenant": tenant, "space": space, "doc": doc}
-    return [("posting.delete", key | {"term": term}) for term in sorted(terms.counted(text))]
+    return [("posting.delete", key | {"term": term}) for term in sorted(terms.ever(text))]
 
 
 def fact_hash(text: str) -> str:
