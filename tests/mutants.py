@@ -1304,6 +1304,13 @@ MUTANTS = (
         ("tests/promise/test_boundaries.py",),
     ),
     Mutant(
+        "accept: who cannot learn whether it drives accepts all the same",
+        "worker.py",
+        "        except StoreError:  # it may be accepted all the same",
+        "        except StoreCorrupt:  # it may be accepted all the same",
+        ("tests/promise/test_boundaries.py",),
+    ),
+    Mutant(
         "accept: who waits for a run that has to queue looks once more",
         "worker.py",
         "            else:\n                self.streams.dropped(run)\n",

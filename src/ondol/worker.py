@@ -170,7 +170,10 @@ class EmbeddedEngine:
 
     async def _has_slot(self, agent: str) -> bool:
         """Can a run of the agent be driven at once?"""
-        if not self.is_driver or not await self.store.drives(self.owner, list(self.served)):
+        try:
+            if not self.is_driver or not await self.store.drives(self.owner, list(self.served)):
+                return False
+        except StoreError:  # it may be accepted all the same
             return False
         waiting = self._pending or self._suspects or self._alone is not None or len(self._driven) >= self.slots
         return agent in self.served and not waiting and not self._draining

@@ -13,6 +13,7 @@ import pytest
 from crash.lives import HurriedClock
 
 from ondol import ContextPolicy, NotFound, OutcomeUnknown, Runtime, RunWaiting, tool
+from ondol.errors import StoreBusy
 from ondol.testing import FaultPlan, barrier, call, error, raise_
 from promise.house import HELLO, House, kinds, letter, look, mail, refund, rest, states, the_ask, wire
 
@@ -142,6 +143,15 @@ async def test_b02_a_run_whose_turn_it_is_is_claimed_with_its_acceptance(house: 
         assert (await kinds(first))[:3] == ["run.accepted", "run.started", "step.started"]
     fences = [batch.fence for batch in house.written().batches[first.id]]
     assert fences[:2] == [0, 1]
+
+
+async def test_b02_who_cannot_learn_whether_it_drives_accepts_all_the_same(house: House) -> None:
+    agent = house.agent("done")
+    async with house.life(agent) as life:
+        life.plan.at("drives", nth=life.plan.calls.count("drives") + 1, fault=raise_(StoreBusy("not now")))
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert life.plan.unreached == []
+        assert await rest(run) == "completed"
 
 
 async def test_b02_a_run_that_is_accepted_as_the_process_stops_is_given_back(house: House) -> None:
