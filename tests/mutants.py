@@ -369,6 +369,13 @@ MUTANTS = (
         ("tests/rules/test_effects.py::test_a_started_once_call_with_a_check_is_checked_after_the_deadline",),
     ),
     Mutant(
+        "dispatch: what was on its way as the process fell asleep is not sent late",
+        "attempts.py",
+        "return Dropped() if is_late() else _end(tool, await",
+        "return _end(tool, await",
+        ("tests/promise/test_zombie.py",),
+    ),
+    Mutant(
         "deadline: what is late is not sent any more",
         "attempts.py",
         "    if seconds <= 0:\n        return Dropped()\n",

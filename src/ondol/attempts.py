@@ -9,6 +9,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeAlias
 
 from ondol import effects, values
@@ -79,10 +80,16 @@ async def dispatch(
     """
     if seconds <= 0:
         return Dropped()
+    latest = clock.now() + timedelta(seconds=seconds)
+
+    def is_late() -> bool:
+        """The process may have stood still since the call was put on its way."""
+        return clock.now() >= latest
+
     if tool.is_async:
-        call = InFlight.of_coroutine(awaited(tool, ctx, arguments))
+        call = InFlight.of_coroutine(awaited(tool, ctx, arguments, is_late))
     else:
-        call = InFlight.of_function(lambda: _called(tool, ctx, arguments), f"ondol-tool-{tool.name}")
+        call = InFlight.of_function(lambda: _called(tool, ctx, arguments, is_late), f"ondol-tool-{tool.name}")
     try:
         ending = await call.wait(clock, seconds, token)
         if ending == "done":
@@ -103,19 +110,23 @@ async def dispatch(
             call.future.cancel()
 
 
-async def awaited(tool: Tool[..., Any], ctx: Context[Any], arguments: Mapping[str, Any]) -> AttemptEnd:
+async def awaited(
+    tool: Tool[..., Any], ctx: Context[Any], arguments: Mapping[str, Any], is_late: Callable[[], bool] = lambda: False
+) -> AttemptEnd:
     """The call as a value. An exit-type exception must not leave the task: it would end the event loop."""
     try:
-        return _end(tool, await tool.call(ctx, arguments))
+        return Dropped() if is_late() else _end(tool, await tool.call(ctx, arguments))
     except asyncio.CancelledError:
         return Unwound()
     except BaseException as error:
         return _raised(tool, error)
 
 
-def _called(tool: Tool[..., Any], ctx: Context[Any], arguments: Mapping[str, Any]) -> AttemptEnd:
+def _called(
+    tool: Tool[..., Any], ctx: Context[Any], arguments: Mapping[str, Any], is_late: Callable[[], bool]
+) -> AttemptEnd:
     try:
-        return _end(tool, tool.call(ctx, arguments))
+        return Dropped() if is_late() else _end(tool, tool.call(ctx, arguments))
     except BaseException as error:  # what leaves a thread is lost, and somebody waits for its end
         return _raised(tool, error)
 

@@ -9,19 +9,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from crash import invariants
 from crash.lives import Life
 
-from ondol import NotDone, RunCancelled, Runtime, transactions
+from ondol import NotDone, RunCancelled, Runtime, tool, transactions
+from ondol.attempts import Dropped, dispatch
+from ondol.cancellation import CancelToken
 from ondol.clock import to_micros
 from ondol.errors import ClaimLost
 from ondol.events import EffectSucceeded
 from ondol.store import Store
 from ondol.stores import open_store
-from ondol.testing import FaultPlan, barrier, call, raise_
+from ondol.testing import FaultPlan, ManualClock, barrier, call, raise_
 from ondol.testing.faults import Fault
 from ondol.transactions import Claimed
 from promise.house import House, rest, states, the_ask
@@ -304,3 +306,19 @@ async def test_p7_even_the_holder_writes_no_start_and_no_outcome_of_another_atte
         await other.close()
     advanced_nothing(before, house.written(), run.id)
     assert await goes_on(house, run.id, *answers) == [("letter", "succeeded", 2), ("mail", "succeeded", 1)]
+
+
+async def test_b08_z_a_call_that_was_on_its_way_as_the_process_fell_asleep_is_not_made_after_its_deadline() -> None:
+    clock, sent, nobody = ManualClock(), list[str](), cast(Any, None)
+
+    @tool
+    async def letter(to: str) -> None:
+        sent.append(to)
+
+    calling = asyncio.create_task(
+        dispatch(letter, nobody, {"to": "kim"}, seconds=5, clock=clock, token=CancelToken(), late=sent.append)
+    )
+    await asyncio.sleep(0)  # its task was made, and has not begun
+    clock.advance(5)
+    assert await calling == Dropped()
+    assert sent == []
