@@ -376,10 +376,17 @@ MUTANTS = (
         ("tests/promise/test_zombie.py",),
     ),
     Mutant(
+        "dispatch: nor by a thread",
+        "attempts.py",
+        "return Dropped() if is_late() else _end(tool, tool",
+        "return _end(tool, tool",
+        ("tests/promise/test_zombie.py",),
+    ),
+    Mutant(
         "deadline: what is late is not sent any more",
         "attempts.py",
-        "    if seconds <= 0:\n        return Dropped()\n",
-        "    seconds = max(seconds, 1.0)\n",
+        "        return clock.now() >= latest\n",
+        "        return False\n",
         ("tests/promise/test_zombie.py::test_b08_z_after_the_deadline_nothing_is_sent",),
     ),
     Mutant(

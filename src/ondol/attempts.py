@@ -78,14 +78,14 @@ async def dispatch(
 
     If nobody waits for it any more and it ends after all, ``late`` is told how.
     """
-    if seconds <= 0:
-        return Dropped()
     latest = clock.now() + timedelta(seconds=seconds)
 
     def is_late() -> bool:
         """The process may have stood still since the call was put on its way."""
         return clock.now() >= latest
 
+    if is_late():
+        return Dropped()
     if tool.is_async:
         call = InFlight.of_coroutine(awaited(tool, ctx, arguments, is_late))
     else:

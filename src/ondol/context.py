@@ -188,7 +188,7 @@ def _stand(parts: Sequence[Part], provider: str) -> bool:
                 return False
         elif _is_blank(part):
             return False
-        if getattr(part, "provider", None) is not None and _foreign(part, provider):
+        if _foreign(part, provider):
             return False
     return True
 

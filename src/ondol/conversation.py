@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ondol import carried, context, messages, outputs, sizes, view
 from ondol.histories import NO_HISTORY, History, Told
 from ondol.journal import Shown
-from ondol.messages import Blob, Message, ToolCall
+from ondol.messages import Blob, Message
 from ondol.view import Forms, Item, View
 
 
@@ -67,7 +67,7 @@ class Conversation:
             return
         self.bodies[ordinal] = body
         if message.role == "assistant":
-            self.call_ids.update([part.id for part in message.parts if isinstance(part, ToolCall)])
+            self.call_ids.update([c.id for c in message.calls])
         attached = messages.ATTACHED in body
         weight = sizes.weight_of_stored(body, message) if attached else sizes.weight_of_text(body)
         self._weight += weight

@@ -280,10 +280,7 @@ class Preparation:
         return limit is not None and self._size(frame, extra) > limit
 
     def _over(self, state: journal.State, size: int) -> Any:
-        policy = self.drive.served.agent.context
-        if policy is None and state.fits is None:
-            return ""
-        limit = self._limit(state)
+        policy, limit = self.drive.served.agent.context, self._limit(state)
         if limit is None or size <= limit:
             return ""
         if state.fits is not None and 4 * size > 5 * state.fits * sizes.PER_TOKEN:  # it left room for the answer

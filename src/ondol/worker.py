@@ -374,7 +374,7 @@ class EmbeddedEngine:
     async def _give_back(self, run: str) -> None:
         """The time to stop is over: what is in flight stays as it is written down, the claim is released."""
         if (drive := self._drive(run)) is not None:
-            await self._release(drive.row, drive.claim.fence, cut=True)
+            await self._release(drive.claim.tenant, run, drive.claim.fence)
 
     async def _give_back_the_rest(self) -> None:
         """What this process was given and never heard of, because whoever accepted it was cut off."""
@@ -384,15 +384,15 @@ class EmbeddedEngine:
             for tenant in await self.store.read(queries.tenants):
                 for run, fence, owner, _, _ in await self.store.read(queries.running, tenant):
                     if owner == self.owner:
-                        await self.store.write(transactions.release, tenant, run, fence, self._now(), cut=True)
-        except (ClaimLost, StoreError) as error:
+                        await self._release(tenant, run, fence)
+        except StoreError as error:
             log.warning("not all runs were given back: %s", error)
 
-    async def _release(self, run: RunRow, fence: int, *, cut: bool = False) -> None:
+    async def _release(self, tenant: str, run: str, fence: int) -> None:
         try:
-            await self.store.write(transactions.release, run.tenant, run.id, fence, self._now(), cut=cut)
+            await self.store.write(transactions.release, tenant, run, fence, self._now(), cut=True)
         except (ClaimLost, StoreError) as error:
-            log.warning("run %s was not given back: %s", run.id, error, extra=about(run))
+            log.warning("run %s was not given back: %s", run, error, extra=self._about(run))
 
     # --- housekeeping -------------------------------------------------------------------------------------------
 

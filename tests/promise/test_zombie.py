@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any, cast
 
 import pytest
@@ -18,7 +19,7 @@ from crash.lives import Life
 from ondol import NotDone, RunCancelled, Runtime, tool, transactions
 from ondol.attempts import Dropped, dispatch
 from ondol.cancellation import CancelToken
-from ondol.clock import to_micros
+from ondol.clock import SystemClock, to_micros
 from ondol.errors import ClaimLost
 from ondol.events import EffectSucceeded
 from ondol.store import Store
@@ -321,4 +322,29 @@ async def test_b08_z_a_call_that_was_on_its_way_as_the_process_fell_asleep_is_no
     await asyncio.sleep(0)  # its task was made, and has not begun
     clock.advance(5)
     assert await calling == Dropped()
+    assert sent == []
+
+
+class Leaps(SystemClock):
+    """An hour passes between the second look at it and the third."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def now(self) -> datetime:
+        self.looks += 1
+        return datetime(2026, 1, 1, 12 + (self.looks > 2), tzinfo=UTC)
+
+
+async def test_b08_z_nor_by_a_thread_that_had_not_begun() -> None:
+    sent, nobody = list[str](), cast(Any, None)
+
+    @tool
+    def letter(to: str) -> None:
+        sent.append(to)
+
+    late = sent.append
+    assert await dispatch(
+        letter, nobody, {"to": "kim"}, seconds=60, clock=Leaps(), token=CancelToken(), late=late
+    ) == Dropped()  # fmt: skip
     assert sent == []
