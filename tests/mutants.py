@@ -77,6 +77,16 @@ MUTANTS = (
         ("tests/stores/test_postgres_commit.py::test_a_write_cut_off_at_commit_is_done_once",),
     ),
     Mutant(
+        "postgresql: what was believed lost cannot come later",
+        "stores/postgres.sql",
+        "ELSE :given_up END",
+        "ELSE writers.n END",
+        (
+            "tests/stores/test_postgres_commit.py"
+            "::test_a_transaction_that_reaches_the_server_after_it_was_believed_lost_is_refused",
+        ),
+    ),
+    Mutant(
         "postgresql: nothing is durable that stands on rows which did not come",
         "stores/postgres_statements.py",
         "FROM it WHERE it::text = :{_FORESEEN}",

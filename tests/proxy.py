@@ -15,7 +15,8 @@ class Proxy:
 
     ``before``: the server never hears of it. ``after``: the server does it, and its answer is lost. ``delayed``: the
     client is cut off at once, and the COMMIT reaches the server ``delay`` seconds later (a network that holds back
-    what it was given). Every connection is cut off while ``down`` is set, and ``refused`` says that one was.
+    what it was given): ``came_late`` says that the server is through with it. Every connection is cut off while
+    ``down`` is set, and ``refused`` says that one was.
     """
 
     def __init__(self, port: int) -> None:
@@ -26,6 +27,7 @@ class Proxy:
         self.cuts = 0
         self.down = False
         self.was_cut = threading.Event()
+        self.came_late = threading.Event()
         self.refused = threading.Event()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -78,7 +80,8 @@ class Proxy:
             return
         pair = (to_client, to_server)
         self._pairs.add(pair)
-        ways = self._up(from_client, pair), self._down(from_server, pair)
+        is_through = asyncio.Event()
+        ways = self._up(from_client, pair, is_through), self._down(from_server, pair, is_through)
         try:
             await asyncio.gather(*ways, return_exceptions=True)
         except asyncio.CancelledError:
@@ -88,7 +91,10 @@ class Proxy:
             self._abort(*pair)
 
     async def _up(
-        self, from_client: asyncio.StreamReader, pair: tuple[asyncio.StreamWriter, asyncio.StreamWriter]
+        self,
+        from_client: asyncio.StreamReader,
+        pair: tuple[asyncio.StreamWriter, asyncio.StreamWriter],
+        is_through: asyncio.Event,
     ) -> None:
         to_client, to_server = pair
         try:
@@ -99,7 +105,9 @@ class Proxy:
                     if cut == "delayed":
                         await asyncio.sleep(self.delay)
                         to_server.write(data)
-                        await asyncio.sleep(0.05)  # until the server has read it
+                        to_server.write_eof()
+                        await is_through.wait()
+                        self.came_late.set()
                     break
                 to_server.write(data)
                 await to_server.drain()
@@ -107,7 +115,10 @@ class Proxy:
             to_server.transport.abort()
 
     async def _down(
-        self, from_server: asyncio.StreamReader, pair: tuple[asyncio.StreamWriter, asyncio.StreamWriter]
+        self,
+        from_server: asyncio.StreamReader,
+        pair: tuple[asyncio.StreamWriter, asyncio.StreamWriter],
+        is_through: asyncio.Event,
     ) -> None:
         to_client, to_server = pair
         try:
@@ -120,6 +131,7 @@ class Proxy:
                     to_client.write(data)
                     await to_client.drain()
         finally:
+            is_through.set()
             to_client.transport.abort()
 
     def _cuts_now(self) -> Cut | None:

@@ -27,15 +27,15 @@ def _reply(request: ModelRequest) -> Reply:
     return call(tool, **{"order" if tool in ("look", "refund") else "to": said})
 
 
-async def clients(rt: Runtime, world: World, seed: int) -> None:
+async def clients(rt: Runtime, world: World, seed: int, sessions: int = SESSIONS, each: int = EACH) -> None:
     """All of them, until each operation has ended and nobody is asked anything. Done again it changes nothing."""
     async with asyncio.TaskGroup() as together:
-        for n in range(SESSIONS):
-            together.create_task(_client(rt, world, f"s{n}", random.Random(f"{seed} {n}")))
+        for n in range(sessions):
+            together.create_task(_client(rt, world, f"s{n}", random.Random(f"{seed} {n}"), each))
 
 
-async def _client(rt: Runtime, world: World, session: str, chosen: random.Random) -> None:
-    for n in range(EACH):
+async def _client(rt: Runtime, world: World, session: str, chosen: random.Random, each: int) -> None:
+    for n in range(each):
         operation = f"{session}-{n}"
         said = f"{chosen.choice(list(KINDS))} of {operation}"
         world.note(event="sent", operation=operation)

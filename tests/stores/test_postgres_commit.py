@@ -56,6 +56,11 @@ def count_at_last() -> Tx[int]:
     return n
 
 
+def set_at_once(value: str) -> Tx[None]:
+    """All of it is one round trip, from BEGIN to COMMIT."""
+    yield Final([("meta.set", {"key": "count", "value": value})])
+
+
 counting = pytest.mark.parametrize("count", [count, count_at_last])
 
 
@@ -82,6 +87,22 @@ async def test_a_write_cut_off_at_commit_is_done_once(
             assert await store.write(count) == n
             assert stored(direct) == n
         assert proxy.cuts == CUTS
+
+
+async def test_a_transaction_that_reaches_the_server_after_it_was_believed_lost_is_refused(
+    new_database: Callable[[], str], proxy: Proxy
+) -> None:
+    """The network held all of it back: nothing holds a lock that the read-back could wait for."""
+    direct = new_database()
+    async with opened(proxy.url(direct)) as store:
+        await store.write(set_at_once, "0")
+        for n in range(1, CUTS + 1):
+            proxy.came_late.clear()
+            proxy.delay, proxy.cut = 0.2, "delayed"
+            await store.write(set_at_once, str(n))
+            await store.write(set_at_once, str(-n))
+            await asyncio.to_thread(proxy.came_late.wait)
+            assert stored(direct) == -n, "what came late was done once more"
 
 
 @counting

@@ -26,14 +26,17 @@ SELECT pg_advisory_xact_lock(hashtextextended('ondol.meta.' || :key, 0))
 -- name: lock.blob
 SELECT pg_advisory_xact_lock(hashtextextended('ondol.blob.' || :tenant || ' ' || :digest, 0))
 
+-- Fails (a division by zero) where the writer was given up: that its transaction was not there is believed by now.
 -- name: writer.mark
 INSERT INTO writers (id, n, at) VALUES (:writer, :n, clock_timestamp())
-ON CONFLICT (id) DO UPDATE SET n = excluded.n, at = excluded.at
+ON CONFLICT (id) DO UPDATE SET n = excluded.n / CASE WHEN writers.n < excluded.n THEN 1 ELSE 0 END, at = excluded.at
 
--- Waits for the lost transaction, which holds the row, to end; and is itself as durable as that one has to be.
+-- Waits for the lost transaction, if that holds the row, to end, and gives the writer up if it is not there: it may not
+-- have come yet, and must not come later. It is itself as durable as that one has to be.
 -- name: writer.read_back
-INSERT INTO writers (id, n, at) VALUES (:writer, -1, clock_timestamp())
-ON CONFLICT (id) DO UPDATE SET at = excluded.at RETURNING n
+INSERT INTO writers (id, n, at) VALUES (:writer, :given_up, clock_timestamp())
+ON CONFLICT (id) DO UPDATE SET n = CASE WHEN writers.n = :n THEN writers.n ELSE :given_up END, at = excluded.at
+RETURNING n
 
 -- name: writer.list
 SELECT id, n FROM writers WHERE at > clock_timestamp() - interval '1 day' ORDER BY id

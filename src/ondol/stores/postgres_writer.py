@@ -3,7 +3,8 @@
 Transactions that wait together share one COMMIT, and those of different sessions share their round trips as well. Each
 locks the writer's own row first. What foresees the rows of its first statements is done in one round trip: the server
 refuses it where others come, and it is run again, step by step. When a connection is lost at COMMIT, that row is read
-on a new one: the lock says when the lost transaction has ended, the row says how. Nobody is told anything before that.
+on a new one: the lock says when the lost transaction has ended, the row says how. If it is not there, its writer is
+given up, so that it cannot come later either. Nobody is told anything before that.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ LOCK_PATIENCE = 10.0  # seconds that a transaction alone waits for a lock; longe
 READ_BACK_PATIENCE = 10.0  # seconds until a lost transaction must have ended: the server ends an idle one after 5
 _GROUP_PATIENCE = 0.25  # seconds that a group waits for a lock: others wait with it
 _AGAIN = 8  # times that a transaction alone is run before a race is given up
+_GIVEN_UP = (1 << 63) - 1  # in the row of a writer: no transaction of it can come after that
 _BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 
 Key: TypeAlias = tuple[str, str]
@@ -280,7 +282,7 @@ class Writer:
                 continue
             try:
                 wire.control(_BEGIN)
-                wire.send([("writer.read_back", {"writer": self._id})])
+                wire.send([("writer.read_back", {"writer": self._id, "n": self._n, "given_up": _GIVEN_UP})])
                 _, ((n,),) = wire.receive()
                 wire.control("COMMIT")
                 wire.receive()
