@@ -54,17 +54,42 @@ def test_a_statement_that_forgets_the_tenant_is_found() -> None:
 
 
 def test_after_its_final_batch_a_transaction_only_gives_its_result() -> None:
-    """A store may have committed by then: it asks nothing more, and refuses nothing."""
+    """A store may have committed by then: it asks nothing more, and refuses nothing. Where the answer was lost, it has
+    the rows of what only reads."""
     there = found = 0
     for file in Path(transactions.__file__).parent.glob("*.py"):
         text = file.read_text("utf-8")
         there += text.count("yield Final(")
-        for function in (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)):
-            for n, statement in enumerate(function.body):
-                if ast.unparse(statement).startswith("yield Final("):
-                    found += 1
-                    assert [ast.unparse(s) for s in function.body[n + 1 :]] == ["return batch"], function.name
+        for block in _blocks(ast.parse(text)):
+            for n, statement in enumerate(block):
+                if "yield Final(" not in ast.unparse(statement).partition("\n")[0]:
+                    continue
+                found += 1
+                behind = [node for later in block[n + 1 :] for node in ast.walk(later)]
+                assert isinstance(block[-1], ast.Return), ast.unparse(statement)
+                assert not any(isinstance(node, ast.Yield | ast.YieldFrom | ast.Raise) for node in behind)
+                if isinstance(statement, ast.Assign):
+                    assert all(STATEMENTS[name].startswith("SELECT") for name in _rows_taken(statement))
     assert there == found > 0, "one stands where more may follow"
+
+
+def _blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
+    for node in ast.walk(tree):
+        for name in ("body", "orelse", "finalbody"):
+            if isinstance(block := getattr(node, name, None), list):
+                yield block
+
+
+def _rows_taken(statement: ast.Assign) -> list[str]:
+    """The names of the statements whose rows it takes: the last ones of the batch."""
+    (target,) = statement.targets
+    assert isinstance(target, ast.Tuple)
+    assert isinstance(target.elts[0], ast.Starred)
+    assert isinstance(statement.value, ast.Yield)
+    assert isinstance(statement.value.value, ast.Call)
+    (batch,) = statement.value.value.args
+    assert isinstance(batch, ast.List)
+    return [ast.literal_eval(s.elts[0]) for s in batch.elts[1 - len(target.elts) :] if isinstance(s, ast.Tuple)]
 
 
 _TABLES = re.compile(r"\b(?:FROM|JOIN|UPDATE|INTO)\s+(?!SET\b|OF\b)(\w+)(?:\s+(?!SET|WHERE|JOIN|ON\b|ORDER|FOR)(\w+))?")

@@ -111,7 +111,7 @@ GIVEN: Mapping[str, Any] = {
 PARTICULAR: Mapping[str, Mapping[str, Any]] = {
     "run.claim": {"run": "r_queued"},
     "run.claimable": {"n": 0},
-    "run.insert": {"run": "r_new", "operation_id": "new", "place": 900_009},
+    "run.insert": {"run": "r_new", "operation_id": "new", "place": 900_009, "state": "queued", "fence": 0},
     "run.list": {"state": "completed"},
     "run.list_unfinished": {"state": "queued"},
     "effect.list": {"state": "succeeded", "after": "r_long40"},

@@ -85,7 +85,7 @@ async def case(seed: int, place: Place, patience: float = 30.0) -> None:
 async def control(seed: int, place: Place) -> None:
     """A store that believes what it sees at once: what has no answer yet was not done."""
     with pytest.MonkeyPatch.context() as patch:  # of these seeds the server is in the middle of it
-        patch.setattr(postgres_writer.Writer, "_was_committed", lambda *_: False)
+        patch.setattr(postgres_writer.Writer, "_read_back", lambda *_: None)
         await case(len(HOWS) * seed + 3, place, patience=5.0)
 
 

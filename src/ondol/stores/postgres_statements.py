@@ -85,6 +85,10 @@ def checked(batch: Foreseen) -> list[Statement]:
     ]
 
 
+def only_reads(statement: Statement) -> bool:
+    return TEXTS[statement[0]].sql.startswith(b"SELECT")
+
+
 def locks(batch: list[Statement], *, first: bool) -> list[Statement]:
     """The locks that a batch of a writing transaction needs. ``first``: it has taken none yet.
 

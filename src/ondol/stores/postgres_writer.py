@@ -13,7 +13,7 @@ import functools
 import random
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from ondol.errors import OndolError, OutcomeUnknown, StoreBusy, StoreError, StoreFault
@@ -204,7 +204,7 @@ class Writer:
                 if not any(m.changed for m in members):
                     self._roll_back(wire)
                     return
-                self._commit(wire, members, 0)
+                self._commit(wire, members, 0, {})
         except (_Undo, _Surprise):
             self._roll_back(wire)
             raise
@@ -220,24 +220,29 @@ class Writer:
             sent = [(member, *member.send(wire)) for member in going]
             commits = is_last and all(isinstance(m.batch, Final) for m in going if not m.ended)
             commits = commits and not any(m.must_be_undone for m in group)
-            place, self._behind = self._behind, 0
+            places, end = [], self._behind
+            for _, n, behind in sent:
+                places.append(slice(end + behind, end + n))
+                end += n
+            self._behind = 0
             self.trips += 1
             try:
-                rows = self._commit(wire, group, place + sum(n for _, n, _ in sent)) if commits else wire.receive()
+                if commits:
+                    last = [(m, own) for m, own in zip(going, places, strict=True) if not m.ended]
+                    rows = self._commit(wire, group, end, {own.start: m.batch for m, own in last})
+                else:
+                    rows = wire.receive()
             except Refused as refused:
-                for member, n, _ in sent:
-                    place += n
-                    if refused.place < place:
+                for member, own in zip(going, places, strict=True):
+                    if refused.place < own.stop:
                         if refused.sqlstate == postgres_statements.NOT_AS_FORESEEN and member.foresees:
                             raise _Surprise(member.job) from None
                         raise _Undo([member], refused) from None
                 raise _Undo(going, refused) from None
-            for member, n, behind in sent:
-                own = slice(place + behind, place + n)
+            for member, own in zip(going, places, strict=True):
                 member.changed = member.changed or any(wire.changed[own])
                 if not member.ended:
                     member.step(rows[own])
-                place += n
             if commits:
                 return True
         return False
@@ -246,8 +251,11 @@ class Writer:
         wire.control("ROLLBACK")
         wire.receive()
 
-    def _commit(self, wire: Wire, group: list[_Member], statements: int) -> list[list[Row]]:
-        """COMMIT, behind so many statements that are on their way; the rows of those.
+    def _commit(
+        self, wire: Wire, group: list[_Member], statements: int, last: Mapping[int, Sequence[Statement]]
+    ) -> list[list[Row]]:
+        """COMMIT, behind so many statements that are on their way; the rows of those. ``last`` are the ``Final``
+        batches among them, by the place where each begins.
 
         Raises:
             Refused: one of them was, so the server did not come to COMMIT. _Undo: COMMIT was. ConnectionLost
@@ -261,15 +269,27 @@ class Writer:
             raise _Undo(group, refused) from refused
         except ConnectionLost as lost:
             self.drop()
-            if not self._was_committed(lost):
+            of_reads = {
+                place: statement
+                for start, batch in last.items()
+                for place, statement in enumerate(batch, start)
+                if postgres_statements.only_reads(statement)
+            }
+            read = self._read_back(lost, list(of_reads.values()))
+            if read is None:
                 raise  # it is certain now: nothing of it is there
-            return [[] for _ in range(statements)]  # a ``Final`` batch asks nothing
+            rows = [[] for _ in range(statements)]
+            for place, found in zip(of_reads, read, strict=True):
+                rows[place] = found
+            return rows
         if done != b"COMMIT":
             raise StoreFault(f"{self.place.name} answered COMMIT with {done!r}")
         return rows
 
-    def _was_committed(self, lost: ConnectionLost) -> bool:
-        """Wait until the lost transaction has ended, and see how. Raises OutcomeUnknown if that cannot be learned."""
+    def _read_back(self, lost: ConnectionLost, reads: Sequence[Statement]) -> list[list[Row]] | None:
+        """Wait until the lost transaction has ended, and see how: what ``reads`` give behind it, or None if it is not
+        there, and never will be. Raises OutcomeUnknown if that cannot be learned.
+        """
         log.warning("a connection to %s was lost at COMMIT, which is read back: %s", self.place.name, lost)
         until = time.monotonic() + READ_BACK_PATIENCE
         why: Exception = lost
@@ -282,11 +302,12 @@ class Writer:
                 continue
             try:
                 wire.control(_BEGIN)
-                wire.send([("writer.read_back", {"writer": self._id, "n": self._n, "given_up": _GIVEN_UP})])
-                _, ((n,),) = wire.receive()
+                back = ("writer.read_back", {"writer": self._id, "n": self._n, "given_up": _GIVEN_UP})
+                wire.send([back, *reads])
+                _, ((n,),), *rows = wire.receive()
                 wire.control("COMMIT")
                 wire.receive()
-                return bool(n == self._n)
+                return rows if n == self._n else None
             except Refused as error:
                 why = error
                 if error.sqlstate == LOCK_TIMEOUT:

@@ -16,9 +16,10 @@ from ondol.errors import (
 )
 from ondol.records import AskRow, RunRow, SessionRow
 from ondol.transactions.deciding import decide
-from ondol.transactions.driving import Claimed, claimed, claiming
+from ondol.transactions.driving import Claimed, NotTold, held, read_untold, untold
 from ondol.transactions.ending import RETRYABLE_AFTER_RESTORE, Cancelled, park_restored, stop
 from ondol.transactions.pieces import (
+    QUEUED,
     Blocking,
     append_entries,
     blocking,
@@ -29,7 +30,7 @@ from ondol.transactions.pieces import (
     signal_rows,
 )
 from ondol.transactions.signals import STEER, Decision
-from ondol.transactions.statements import Statement, Tx, with_conditions
+from ondol.transactions.statements import Final, Statement, Tx, with_conditions
 
 IfBusy: TypeAlias = Literal["queue", "reject", "interrupt", "steer"]
 REPLY_KEPT = 30 * 24 * 3600 * 1_000_000  # microseconds that the reply of a completed operation is kept
@@ -68,7 +69,7 @@ class Accepted(NamedTuple):
 
     ``interrupted`` is the run whose place was taken: it has ended, or its holder has a signal to read. ``host`` is the
     run that this one wants to join; of one that has joined it is the run that answers for both. ``behind`` is what a
-    queued one waits for. ``claimed`` is there where T1 rode on this; ``run`` is as it was before.
+    queued one waits for. ``claimed`` is there where T1 rode on this.
     """
 
     run: RunRow
@@ -90,10 +91,11 @@ def accept(new: NewRun, at: int) -> Tx[Accepted]:
     there by now."""
     key = {"tenant": new.tenant, "user_id": new.user_id, "operation_id": new.operation_id}
     of_session = {"tenant": new.tenant, "session": new.session}
-    known, session_rows, unfinished = yield [
+    known, session_rows, unfinished, *told_of = yield [
         ("run.by_operation", key),
         ("session.get", of_session),
         ("run.unfinished_in_session", of_session),
+        *(untold(new.tenant, new.session, new.run) if new.owner else ()),
     ]
     if known:
         return (yield from known_operation(RunRow(*known[0]), new.fingerprint, at))
@@ -125,52 +127,61 @@ def accept(new: NewRun, at: int) -> Tx[Accepted]:
     host = (yield from _host(new, unfinished[0][0])) if new.if_busy == "steer" and unfinished else None
     wants = answer[0].run if answer else host and host.id
     owner = new.user_id or None
+    claimed = new.owner is not None and not unfinished
+    unknown = (yield from read_untold(new.tenant, *told_of)) if claimed else NotTold((), more=False)
+    if claimed and session is not None:
+        session.checked_state()
+    writes: list[Statement] = []
     if session is None:
-        yield [("tenant.insert", {"tenant": new.tenant})]
         made = {"next_place": 1, "zone": new.zone, "at": at, "owner": owner}
-        place_session: Statement = ("session.insert", of_session | made)
+        writes = [("tenant.insert", {"tenant": new.tenant}), ("session.insert", of_session | made)]
     elif session.deleted_at is not None:
         made = {"next_place": place + 1, "zone": new.zone, "at": at, "owner": owner}
-        place_session = ("session.again", of_session | made)
+        writes = [("session.again", of_session | made)]
     else:
-        place_session = ("session.place", of_session | {"zone": new.zone})
+        writes = [("session.place", of_session | {"zone": new.zone})]
     known_zone = session.zone if session and session.deleted_at is None else None
     accepted = events.RunAccepted(agent=new.agent, session=new.session, trigger=new.trigger)
-    append, _ = append_entries(new.tenant, new.run, 0, 1, at, [accepted])
+    append, first = append_entries(new.tenant, new.run, 0, 1, at, [accepted])
     row = {
         "tenant": new.tenant, "run": new.run, "session": new.session, "user_id": new.user_id,
         "operation_id": new.operation_id, "fingerprint": new.fingerprint, "agent": new.agent,
         "definition": new.definition_digest, "trigger": new.trigger, "door": new.door,
         "zone": new.zone or known_zone or new.default_zone, "host": wants,
         "metadata": new.metadata,
-        "place": place, "at": at, "next_seq": 2, "family": None, "replay_of": None, "forked_at": None,
+        "place": place, "at": at, "next_seq": 3 if claimed else 2, "family": None, "replay_of": None, "forked_at": None,
+        **({"state": "running", "fence": 1, "owner": new.owner} if claimed else QUEUED),
     }  # fmt: skip
-    definition = {"tenant": new.tenant, "digest": new.definition_digest, "body": new.definition}
-    claims = [] if unfinished or new.owner is None else [claiming(new.tenant, new.run, new.owner, at)]
-    found = yield [
-        place_session,
+    of_run = {"tenant": new.tenant, "run": new.run}
+    writes += [
         ("run.insert", row),
-        ("definition.insert", definition),
+        ("definition.insert", {"tenant": new.tenant, "digest": new.definition_digest, "body": new.definition}),
         append,
         message_row(new.tenant, new.run, 1, new.input),
         *(("blob.insert", {"tenant": new.tenant, "digest": d, "size": size, "at": at}) for d, size in new.blobs),
-        *(("blob.use", {"tenant": new.tenant, "digest": d, "run": new.run}) for d, _ in new.blobs),
+        *(("blob.use", of_run | {"digest": d}) for d, _ in new.blobs),
         *(signal_rows(host, STEER, new.run, at) if host and host.state == "running" else ()),
-        *([("outbox.want", {"tenant": new.tenant, "run": new.run})] if new.outbox else ()),
-        ("run.get", {"tenant": new.tenant, "run": new.run}),
-        *claims,
+        *([("outbox.want", of_run)] if new.outbox else ()),
     ]
-    taken = found.pop() if claims else []  # (empty too where another run of the session came first)
-    run = RunRow(*found[-1][0])
-    if taken:
-        return Accepted(run, created=True, wake=False, claimed=(yield from claimed(RunRow(*taken[0]), at)))
+    if claimed:
+        append, second = append_entries(new.tenant, new.run, 1, 2, at, [events.RunStarted()])
+        *_, rows, session_rows = yield Final([*writes, append, ("run.get", of_run), ("session.get", of_session)])
+        run, there = RunRow(*rows[0]), SessionRow(*session_rows[0])
+        if (run.owner, run.fence) != (new.owner, 1):  # the answer was lost for so long that it was taken over
+            return Accepted(run, created=True, wake=False)
+        has = held(run, there, [first, second], {1: new.input}, unknown, steered=False)
+        return Accepted(run, created=True, wake=False, claimed=has)
+    if not unfinished:
+        *_, rows = yield Final([*writes, ("run.get", of_run)])
+        return Accepted(RunRow(*rows[0]), created=True, wake=True)
+    *_, rows = yield [*writes, ("run.get", of_run)]
+    run = RunRow(*rows[0])
     if answer is not None:
         return (yield from _answers(run, *answer, new, at))
     if interrupted is not None:
         behind = (yield from blocking(run)) if interrupted.pending else None
         return Accepted(run, created=True, wake=not interrupted.pending, interrupted=interrupted.run, behind=behind)
-    behind = (yield from blocking(run)) if unfinished else None
-    return Accepted(run, created=True, wake=not unfinished, host=host, behind=behind)
+    return Accepted(run, created=True, wake=False, host=host, behind=(yield from blocking(run)))
 
 
 def _interrupt(new: NewRun, first: str, at: int) -> Tx[Cancelled]:

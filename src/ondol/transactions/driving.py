@@ -33,6 +33,13 @@ from ondol.usage import Usage
 _UNTOLD_READ = 500  # runs, and effects, that one claim reads for its note; the next one goes on
 
 
+class NotTold(NamedTuple):
+    """Runs whose effects, or whose unanswered requests, no model was told of; ``more``: there are others."""
+
+    runs: tuple[context.Untold, ...]
+    more: bool
+
+
 class Claimed(NamedTuple):
     """All that the holder needs to go on, read in the claim's own transaction."""
 
@@ -49,50 +56,62 @@ class Claimed(NamedTuple):
 
 def claim(tenant: str, run: str, owner: str, at: int) -> Tx[Claimed | None]:
     """T1: fence + 1, owner, head. None when it is not this run's turn."""
-    (rows,) = yield [claiming(tenant, run, owner, at)]
-    return (yield from claimed(RunRow(*rows[0]), at)) if rows else None
-
-
-def claiming(tenant: str, run: str, owner: str, at: int) -> Statement:
-    return "run.claim", {"tenant": tenant, "run": run, "owner": owner, "at": at, "max_deaths": lifecycle.MAX_DEATHS}
-
-
-def claimed(row: RunRow, at: int) -> Tx[Claimed]:
-    """The rest of T1, once the run has its owner."""
-    tenant, run = row.tenant, row.id
     key = {"tenant": tenant, "run": run}
+    (rows,) = yield [("run.claim", key | {"owner": owner, "at": at, "max_deaths": lifecycle.MAX_DEATHS})]
+    if not rows:
+        return None
+    row = RunRow(*rows[0])
     entry = events.RunStarted() if row.fence == 1 else events.RunResumed()
     append, _ = append_entries(tenant, run, row.fence, row.next_seq - 1, at, [entry])
-    of_session = {"tenant": tenant, "session": row.session, "run": run, "limit": _UNTOLD_READ}
-    _, stored, bodies, session, untold, untold_effects, steered = yield [
+    _, stored, bodies, session, steered, *told_of = yield [
         append,
         ("entry.list", key | {"after": 0}),
         ("message.of_run", key),
-        ("session.get", of_session),
-        ("run.untold", of_session),
-        ("effect.untold", of_session),
+        ("session.get", {"tenant": tenant, "session": row.session}),
         ("run.steered", key),
+        *untold(tenant, row.session, run),
     ]
-    unknown = yield from _untold(tenant, untold, untold_effects)
-    assert row.head is not None
+    unknown = yield from read_untold(tenant, *told_of)
     found = SessionRow(*session[0])
     found.checked_state()
+    batches = [journal.loads(run, *stored_row) for stored_row in stored]
     own = {o: checked_body(run, o, body, total) for o, body, total in bodies}
+    return held(row, found, batches, own, unknown, steered=bool(steered))
+
+
+def held(
+    row: RunRow,
+    session: SessionRow,
+    batches: Sequence[journal.Batch],
+    bodies: Mapping[int, str],
+    untold: NotTold,
+    *,
+    steered: bool,
+) -> Claimed:
+    """A run that has its owner, with all that was written of it."""
+    assert row.head is not None
     return Claimed(
         run=row,
-        claim=Claim(tenant, run, row.session, row.fence, row.head, row.deaths),
-        session=found,
-        batches=tuple(journal.loads(run, *stored_row) for stored_row in stored),
-        bodies=own,
-        messages={o: messages.loads(body) for o, body in own.items()},
-        untold=unknown,
-        more_untold=max(len(untold), len(untold_effects)) == _UNTOLD_READ,
-        steered=bool(steered),
+        claim=Claim(row.tenant, row.id, row.session, row.fence, row.head, row.deaths),
+        session=session,
+        batches=tuple(batches),
+        bodies=bodies,
+        messages={o: messages.loads(body) for o, body in bodies.items()},
+        untold=untold.runs,
+        more_untold=untold.more,
+        steered=steered,
     )
 
 
-def _untold(tenant: str, runs: list[Row], effect_rows: list[Row]) -> Tx[tuple[context.Untold, ...]]:
+def untold(tenant: str, session: str, run: str) -> list[Statement]:
+    """What other runs of the session nobody was told of: the rows are for ``read_untold``."""
+    of_session = {"tenant": tenant, "session": session, "run": run, "limit": _UNTOLD_READ}
+    return [("run.untold", of_session), ("effect.untold", of_session)]
+
+
+def read_untold(tenant: str, runs: list[Row], effect_rows: list[Row]) -> Tx[NotTold]:
     """Each run with its request and its own calls, in the order of the queue."""
+    more = max(len(runs), len(effect_rows)) == _UNTOLD_READ
     places = {run: (place, state) for run, place, state in runs}
     calls: dict[str, list[EffectRow]] = {}
     for place, state, *row in effect_rows:
@@ -100,20 +119,21 @@ def _untold(tenant: str, runs: list[Row], effect_rows: list[Row]) -> Tx[tuple[co
         places[effect.run] = (place, state)
         calls.setdefault(effect.run, []).append(effect)
     if not places:
-        return ()
+        return NotTold((), more)
     ordered = sorted(places, key=lambda run: places[run][0])
     of_runs = [{"tenant": tenant, "run": run} for run in ordered]
     inputs = yield [("message.one", of_run | {"ordinal": 1}) for of_run in of_runs]
     joined = yield [("run.steers", of_run | {"state": "joined"}) for of_run in of_runs]
     unanswered = {run for run, *_ in runs}
-    return tuple(
+    found = tuple(
         context.Untold(
             run, places[run][1],
-            (*(checked_body(run, *row) for row in first), *(s.body for s in steers_in(more))),
+            (*(checked_body(run, *row) for row in first), *(s.body for s in steers_in(steers))),
             run in unanswered, tuple(sorted(calls.get(run, ()), key=lambda e: e.ordinal)),
         )
-        for run, first, more in zip(ordered, inputs, joined, strict=True)
+        for run, first, steers in zip(ordered, inputs, joined, strict=True)
     )  # fmt: skip
+    return NotTold(found, more)
 
 
 def note_down(
@@ -459,7 +479,7 @@ def suspend(claim: Claim, at: int, asks: Sequence[str], after: int) -> Tx[tuple[
     append, batch = append_entries(claim.tenant, claim.run, claim.fence, seq, at, [entry])
     key = {"tenant": claim.tenant, "run": claim.run}
     message = outbox.told(claim.tenant, claim.run, seq, "run.waiting", at)
-    *_, rows = yield [append, message, ("run.suspend", key), ("run.get", key)]
+    *_, rows = yield Final([append, message, ("run.suspend", key), ("run.get", key)])
     return RunRow(*rows[0]), batch
 
 
@@ -515,7 +535,7 @@ def commit(
         writes.append(outbox.told(claim.tenant, claim.run, seq + 2, "run.completed", at))
     if memory is not None:
         yield from change_memory(memory, claim.run, at)
-    *_, rows, following = yield [*writes, ("run.get", key), ("run.next_in_session", of_session)]
+    *_, rows, following = yield Final([*writes, ("run.get", key), ("run.next_in_session", of_session)])
     return Ended(RunRow(*rows[0]), following[0] if following else None, batch)
 
 

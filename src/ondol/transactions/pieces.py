@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ondol import events, journal, messages, values
 from ondol.errors import CancelRequested, ClaimLost, EndCode, NotFound, RevisionConflict, SignalsUnread
 from ondol.records import AskRow, RunRow, SessionRow
 from ondol.transactions.statements import Foreseen, Row, Statement, Tx, with_conditions
+
+QUEUED: Mapping[str, Any] = {"state": "queued", "fence": 0, "owner": None}  # a new run that nobody drives yet
 
 
 class Claim(NamedTuple):

@@ -11,7 +11,7 @@ from ondol.messages import Attachment, Message, ToolResponse
 from ondol.records import EffectRow, RunRow, SessionRow
 from ondol.replay import By, Family, Member
 from ondol.transactions.accepting import Accepted, known_operation
-from ondol.transactions.pieces import act_row, append_entries, checked_body, message_row, run_row, touch
+from ondol.transactions.pieces import QUEUED, act_row, append_entries, checked_body, message_row, run_row, touch
 from ondol.transactions.statements import Statement, Tx
 
 
@@ -249,7 +249,7 @@ def _insert(
         "definition": of.definition, "trigger": of.trigger, "door": new.door, "zone": new.zone or of.zone,
         "place": place, "at": at, "next_seq": 1 + len(copied.entries), "family": of.family or of.id,
         "replay_of": of.id, "forked_at": forked_at, "host": None,
-        "metadata": of.metadata,
+        "metadata": of.metadata, **QUEUED,
     }  # fmt: skip
     key = {"tenant": new.tenant, "run": new.run}
     blobs = {digest: size for body in copied.bodies.values() for digest, size in _blobs(body)}

@@ -17,7 +17,10 @@ Tx: TypeAlias = Generator[list[Statement], list[list[Row]], T]
 
 
 class Final(list[Statement]):
-    """The last batch of a transaction, which ends well whatever the rows of these say: a store may commit with it."""
+    """The last batch of a transaction, which ends well whatever the rows of these say: a store may commit with it.
+
+    A store whose answer was lost then gives it no rows of what wrote, and of what only read those that it reads now.
+    """
 
 
 class Foreseen(list[Statement]):

@@ -87,10 +87,11 @@ RETURNING next_seq - 1, fence
 
 -- name: run.insert
 INSERT INTO runs (tenant, id, session, user_id, operation_id, fingerprint, agent, definition, trigger, door, zone,
-  state, place, next_seq, accepted_at, updated_at, family, replay_of, forked_at, host,
-  metadata)
+  state, place, next_seq, accepted_at, updated_at, family, replay_of, forked_at, host, metadata, fence, owner,
+  head)
 VALUES (:tenant, :run, :session, :user_id, :operation_id, :fingerprint, :agent, :definition, :trigger, :door, :zone,
-  'queued', :place, :next_seq, :at, :at, :family, :replay_of, :forked_at, :host, :metadata)
+  :state, :place, :next_seq, :at, :at, :family, :replay_of, :forked_at, :host, :metadata, :fence, :owner,
+  (SELECT revision FROM sessions s WHERE s.tenant = :tenant AND s.id = :session AND :state = 'running'))
 
 -- name: run.claim
 UPDATE runs SET state = 'running', fence = fence + 1, owner = :owner, next_seq = next_seq + 1, updated_at = :at, host = NULL,
