@@ -173,6 +173,7 @@ class Preparation:
             self._recalled = await drive.memory.shown("\n".join(m.text for m in asked))
 
     def _shown_facts(self, state: journal.State) -> Recalled | journal.Shown:
+        """What is recalled for this step, or else what the step before was shown."""
         return self._recalled or state.shown or _NO_FACTS
 
     def _note(self, state: journal.State) -> _Note | None:

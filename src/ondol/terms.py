@@ -26,7 +26,8 @@ _PAIRED = (
 )
 _MARKS = "\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u0963\u0966-\u0dff\u0e00-\u0eff\u200c\u200d"  # inside a word
 _WORD = rf"[^\W_{_PAIRED}](?:[^\W_{_PAIRED}]|[{_MARKS}])*"
-_JOINTS = "-_.'’&/@:\u00ad\u2010\u2011"  # inside a word, too; also where a line may be broken, or may not
+_BREAKS = "\u00ad\u2010\u2011"  # hyphens where a line may be broken, or may not
+_JOINTS = "-_.'’&/@:" + _BREAKS  # inside a word, too
 _INSIDE = re.compile(f"[{_JOINTS}]")
 _HALF_OR_FULL = re.compile("[\uff01-\uffef\u3000]+")
 _MARKS_FOLDED_BELOW = 0x0530  # Latin, Greek and Cyrillic; in other scripts a mark is a letter
@@ -46,7 +47,7 @@ def _piece() -> re.Pattern[str]:
     )
 
 
-_SEPARATED = dict.fromkeys(map(ord, "\u00ad\u2010\u2011"), " ")  # words, by the first rules
+_SEPARATED = dict.fromkeys(map(ord, _BREAKS), " ")  # words, by the first rules
 
 
 def ever(text: str) -> set[str]:

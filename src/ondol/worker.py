@@ -196,11 +196,7 @@ class EmbeddedEngine:
                 self._driven[run].signalled = place.signalled
             else:
                 self.streams.dropped(run)
-                if self._look_again:
-                    self._look_again = False
-                    self._look.set()
-                if not self._draining:
-                    self._start_pending()
+                self._has_room()
 
     def _start_pending(self) -> None:
         """As many as there are slots. A run that processes died of runs alone, so that it takes no other with it."""
@@ -275,6 +271,10 @@ class EmbeddedEngine:
             self._forget(run)
             self.streams.dropped(run)
             self._look_again = True
+        self._has_room()
+
+    def _has_room(self) -> None:
+        """A place is free: for whoever waits for one, or was to be looked at when the one who had it was gone."""
         if self._look_again:
             self._look_again = False
             self._look.set()

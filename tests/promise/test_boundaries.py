@@ -6,15 +6,16 @@ What a cancel does at each boundary is in ``test_cancel``, what a process does t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import pytest
-from crash.lives import HurriedClock
+from crash.lives import HurriedClock, Life
 
-from ondol import ContextPolicy, NotFound, OutcomeUnknown, Runtime, RunWaiting, tool
+from ondol import ContextPolicy, NotFound, OutcomeUnknown, Run, Runtime, RunWaiting, tool
 from ondol.errors import StoreBusy
-from ondol.testing import FaultPlan, barrier, call, error, raise_
+from ondol.testing import Barrier, FaultPlan, barrier, call, error, raise_
 from promise.house import HELLO, House, kinds, letter, look, mail, refund, rest, states, the_ask, wire
 
 LETTER = [call("letter", to="kim")]
@@ -206,14 +207,22 @@ async def test_b02_c_after_such_a_cancel_no_model_is_asked_for_a_summary_either(
     assert len(house.asked()) == before
 
 
-async def test_b02_a_run_whose_turn_comes_before_its_process_heard_of_it_is_driven(house: House) -> None:
+@asynccontextmanager
+async def queueing(house: House) -> AsyncIterator[tuple[Life, Barrier, Barrier, asyncio.Task[Run]]]:
+    """One run is in its tool; another one was accepted behind it, which whoever starts it was not told yet."""
     agent, in_tool, replying = house.agent(LETTER, "done"), barrier(), barrier()
     plan = FaultPlan().at("letter.before", fault=in_tool).at("accept.after", nth=2, fault=replying)
     async with house.life(agent, plan=plan) as life:
-        first = await life.rt.start(agent, "go", session="s", operation_id="op")
+        await life.rt.start(agent, "go", session="s", operation_id="op")
         await in_tool.reached.wait()
         starting = asyncio.create_task(life.rt.start(agent, HELLO, session="s", operation_id="op-2"))
         await replying.reached.wait()
+        yield life, in_tool, replying, starting
+
+
+async def test_b02_a_run_whose_turn_comes_before_its_process_heard_of_it_is_driven(house: House) -> None:
+    async with queueing(house) as (life, in_tool, replying, starting):
+        first = await life.rt.find_run("op")
         in_tool.go_on.set()
         assert await rest(first) == "completed"  # its commit names the second as the next one
         for _ in range(2):
@@ -223,13 +232,8 @@ async def test_b02_a_run_whose_turn_comes_before_its_process_heard_of_it_is_driv
 
 
 async def test_b02_who_waits_for_a_run_that_has_to_queue_hears_of_its_end_in_another_process(house: House) -> None:
-    agent, in_tool, replying = house.agent(LETTER, "done"), barrier(), barrier()
-    plan = FaultPlan().at("letter.before", fault=in_tool).at("accept.after", nth=2, fault=replying)
-    async with house.life(agent, plan=plan) as life:
-        first = await life.rt.start(agent, "go", session="s", operation_id="op")
-        await in_tool.reached.wait()
-        starting = asyncio.create_task(life.rt.start(agent, HELLO, session="s", operation_id="op-2"))
-        await replying.reached.wait()
+    async with queueing(house) as (life, in_tool, replying, starting):
+        first = await life.rt.find_run("op")
         found = await life.rt.find_run("op-2")
         waiting = asyncio.create_task(rest(found))
         await turns(lambda: found.id in life.rt._streams._settled)
