@@ -77,6 +77,13 @@ MUTANTS = (
         ("tests/stores/test_postgres_commit.py::test_a_write_cut_off_at_commit_is_done_once",),
     ),
     Mutant(
+        "postgresql: what a last batch read is read again where its answer was lost",
+        "stores/postgres_writer.py",
+        "if postgres_statements.only_reads(statement)",
+        "if not statement",
+        ("tests/stores/test_postgres_commit.py::test_a_write_cut_off_at_commit_is_done_once",),
+    ),
+    Mutant(
         "postgresql: what was believed lost cannot come later",
         "stores/postgres.sql",
         "ELSE :given_up END",

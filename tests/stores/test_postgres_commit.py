@@ -56,12 +56,19 @@ def count_at_last() -> Tx[int]:
     return n
 
 
+def count_and_look() -> Tx[int]:
+    """And what it says is read in the round trip of its COMMIT."""
+    n = int((yield from get_meta("count")) or 0) + 1
+    _, rows = yield Final([("meta.set", {"key": "count", "value": str(n)}), ("meta.get", {"key": "count"})])
+    return int(rows[0][0])
+
+
 def set_at_once(value: str) -> Tx[None]:
     """All of it is one round trip, from BEGIN to COMMIT."""
     yield Final([("meta.set", {"key": "count", "value": value})])
 
 
-counting = pytest.mark.parametrize("count", [count, count_at_last])
+counting = pytest.mark.parametrize("count", [count, count_at_last, count_and_look])
 
 
 def talk() -> Agent:
