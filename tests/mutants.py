@@ -585,7 +585,7 @@ MUTANTS = (
     Mutant(
         "steer: what its host did not answer is told",
         "transactions/driving.py",
-        "(*(checked_body(run, *row) for row in first), *(s.body for s in steers_in(more))),",
+        "(*(checked_body(run, *row) for row in first), *(s.body for s in steers_in(steers))),",
         "tuple(checked_body(run, *row) for row in first),",
         ("tests/promise/test_steer.py::test_when_its_host_fails_it_has_failed_and_both_are_told_of",),
     ),
@@ -1325,13 +1325,16 @@ MUTANTS = (
         "worker.py",
         "            self._look.set()  # its claim was not heard of when it came\n",
         "            pass\n",
-        ("tests/stores/test_postgres_commit.py::test_what_cannot_be_learned_in_time_is_said_to_be_unknown",),
+        (
+            "tests/stores/test_postgres_commit.py"
+            "::test_a_run_that_is_there_after_nobody_knew_is_driven_when_its_operation_comes_again",
+        ),
     ),
     Mutant(
         "accept: a turn that came before the process heard of the run is not lost",
         "worker.py",
-        "                if self._look_again:\n",
-        "                if False:\n",
+        "                self.streams.dropped(run)\n                self._has_room()",
+        "                self.streams.dropped(run)\n                self._start_pending()",
         ("tests/promise/test_boundaries.py",),
     ),
     Mutant(

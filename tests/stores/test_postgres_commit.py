@@ -174,6 +174,25 @@ async def test_what_cannot_be_learned_in_time_is_said_to_be_unknown(
         assert [r.id for r in await rt.runs()] == [run.id]
 
 
+async def test_a_run_that_is_there_after_nobody_knew_is_driven_when_its_operation_comes_again(
+    new_database: Callable[[], str], proxy: Proxy, postgres: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its COMMIT goes on for longer than the store waits, and than the engine looks for what may be there."""
+    monkeypatch.setattr(postgres_writer, "READ_BACK_PATIENCE", 0.2)
+    direct, agent = new_database(), talk()
+    async with Runtime(proxy.url(direct), agents=[agent]) as rt:
+        slow = SLOW_COMMIT.replace("INSERT OR UPDATE ON ondol.meta", "INSERT ON ondol.runs").replace("0.2", "0.5")
+        postgres.execute(slow, direct.rpartition("/")[2])
+        starting = asyncio.create_task(rt.start(agent, "hi", session="s", operation_id="op"))
+        await asyncio.to_thread(wait_for_slow_commit, direct)
+        proxy.cut_all()
+        with pytest.raises(OutcomeUnknown):
+            await starting
+        run = await rt.start(agent, "hi", session="s", operation_id="op")
+        assert not run.created
+        assert (await run.result()).text == "hello"
+
+
 class Holds:
     """The fault: the network holds back the next COMMIT for longer than anybody waits."""
 
