@@ -463,8 +463,8 @@ async def first_life(rt: Runtime, world: World, scenario: Scenario) -> None:
         await goes_on(rt, world, scenario, run)
     if scenario.meanwhile and (await run.refresh()).status != "waiting":  # about what was lost: then it is behind that
         await outcome(world, await rt.find_run(MEANWHILE[0]))
-    await outcome(world, run)
-    if scenario.again:
+    rests = await outcome(world, run)
+    if scenario.again and rests != "waiting":  # about what was lost: then that comes first
         await settled(rt, world, await again(rt, world, scenario, run))
     await everything_is_told(rt, world)
 
