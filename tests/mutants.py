@@ -56,6 +56,13 @@ MUTANTS = (
         ("tests/promise/test_zombie.py::test_who_waits_in_a_process_that_lost_its_run_hears_how_it_ended",),
     ),
     Mutant(
+        "claims: what is held by somebody who cannot drive is taken over",
+        "worker.py",
+        "if lost and await",
+        "if False and await",
+        ("tests/stores/test_postgres_processes.py",),
+    ),
+    Mutant(
         "postgresql: synchronous_commit is switched on where it is off",
         "stores/postgres_place.py",
         "CASE now.now WHEN 'off' THEN 'on'",

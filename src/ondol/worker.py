@@ -75,7 +75,6 @@ class EmbeddedEngine:
         self.store, self.clock, self.streams, self.runner, self.served = store, clock, streams, runner, served
         self.owner = f"{os.getpid()}.{secrets.token_hex(6)}"
         self.is_driver = False
-        self._living: set[str] = set()  # owners that could drive at the last look
         self._driven: dict[str, _Driven] = {}
         self._pending: dict[str, str] = {}  # run -> tenant, wanting a task
         self._suspects: dict[str, str] = {}  # the same, of runs that are driven alone
@@ -421,25 +420,29 @@ class EmbeddedEngine:
         """What dead processes held is taken over first. It may be done again from the start."""
         if not await self.store.drives(self.owner, list(self.served)):
             return
-        living = set(await self.store.drivers())
-        await self._take_over(living)
-        self._living, self.is_driver = living, True
+        await self._take_over()
+        self.is_driver = True
         await self.look()
 
-    async def _take_over(self, living: Collection[str]) -> None:
-        """Whoever holds a run and is not among the living is dead, or will find out that it lost its claim."""
+    async def _take_over(self) -> bool:
+        """Whoever else holds a run and may not drive is dead, or will find that it lost its claim. Was there one?"""
+        found = False
         for tenant in await self.store.read(queries.tenants):
-            for run, fence, owner, _, _ in await self.store.read(queries.running, tenant):
-                if owner in living:
+            held = await self.store.read(queries.running, tenant)
+            living = await self.store.drivers()  # asked last: who holds one of these was among them by then
+            for run, fence, owner, _, _ in held:
+                if owner in living or owner == self.owner:
                     continue
                 try:
                     await self.store.write(transactions.recover, tenant, run, fence, self._now())
                     self.streams.notify(run)
+                    found = True
                 except (StoreFull, StoreBusy):
                     raise  # of the store as a whole: it is tried again
                 except Exception as error:  # of this run alone: it stays as it is, and the others are taken up
                     log.exception("run %s cannot be taken up", run, extra={"run": run})
                     self._refuse(run, error)
+        return found
 
     async def look(self) -> None:
         """Take over what dead processes held, claim what can be claimed, hand on signals, expire what is due."""
@@ -447,23 +450,24 @@ class EmbeddedEngine:
         if not self.is_driver:
             return
         self.deliveries.look()
-        living = set(await self.store.drivers())
-        if self._living - living:
-            await self._take_over(living)
-        self._living = living
+        living = await self.store.drivers()
         due: list[int] = []
-        driven, held = [run for run in self._driven if self._drive(run) is not None], set[str]()
+        driven, held, lost = [run for run in self._driven if self._drive(run) is not None], set[str](), False
         for tenant in await self.store.read(queries.tenants):
             await self._look_for_queued(tenant)
             for run, fence, owner, _, unread in await self.store.read(queries.running, tenant):
                 if owner == self.owner:
                     held.add(run)
+                elif owner not in living and run not in self.refused:
+                    lost = True
                 if owner == self.owner and run not in self._driven:
                     await self._free(tenant, run, fence)
                 elif unread:
                     self.signal(run)
             if (at := await self._expire(tenant)) is not None:
                 due.append(at)
+        if lost and await self._take_over():
+            self._look.set()
         for run in driven:
             if run not in held:  # it was lost, and what is in flight goes on
                 self.streams.taken(run)

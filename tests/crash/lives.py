@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from ondol import Agent, Runtime
@@ -39,6 +39,7 @@ class MortalStore:
         self.store = store
         self.died = asyncio.Event()
         self.gone = False  # what is left of the process is being cleared away
+        self.others: set[str] = set()  # owners that are alive, as a test has it
 
     async def _alive(self) -> None:
         if self.gone:
@@ -81,6 +82,9 @@ class MortalStore:
 
     async def drives(self, owner: str, agents: Sequence[str]) -> bool:
         return await self.store.drives(owner, agents)
+
+    async def drivers(self) -> Mapping[str, Sequence[str]]:
+        return {**dict.fromkeys(self.others, ()), **await self.store.drivers()}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.store, name)

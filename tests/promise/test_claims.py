@@ -6,16 +6,20 @@ from pathlib import Path
 
 import apsw
 import pytest
+from crash.lives import MortalStore
 
 from ondol import Agent, Runtime, transactions
 from ondol.clock import to_micros
+from ondol.stores import open_store
 from ondol.testing import ScriptedModel
 
 
 async def test_a_run_is_claimed_only_when_no_run_before_it_is_unfinished(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/ondol.db"
     agent = Agent("a", model=ScriptedModel(["hi"]))
-    async with Runtime(url) as driver, Runtime(url, agents=[agent]) as other:  # the driver lacks the agent
+    store_of_driver = MortalStore(open_store(url))
+    store_of_driver.others |= {"me", "you"}
+    async with Runtime(store_of_driver) as driver, Runtime(url, agents=[agent]) as other:  # the driver lacks the agent
         assert (driver.drives, other.drives) == (True, False)
         first, second = [await other.start(agent, f"turn {n}", session="s") for n in (1, 2)]
         elsewhere = await other.start(agent, "hello", session="t")

@@ -44,8 +44,10 @@ async def another_process(house: House, run_id: str) -> AsyncIterator[tuple[Stor
         await other.close()
 
 
-async def take_over(house: House, run_id: str) -> Claimed:
-    """Another process finds the owner gone and claims the run."""
+async def take_over(house: House, run_id: str, life: Life | None = None) -> Claimed:
+    """Another process finds the owner gone and claims the run. It is alive for as long as that ``life``."""
+    if life is not None:
+        life.store.others.add("another process")
     async with another_process(house, run_id) as (other, fence):
         now = to_micros(house.clock.now())
         claimed = await other.write(transactions.claim, "default", run_id, "another process", now)
@@ -67,7 +69,7 @@ async def paused(house: House, at: str, *answers: Any, then: Fault | None = None
     async with house.life(agent, plan=plan) as life:
         run = await life.rt.start(agent, "go", session="s", operation_id="op")
         await place.reached.wait()
-        await take_over(house, run.id)
+        await take_over(house, run.id, life)
         yield life, run.id
         before = house.written()
         place.go_on.set()
@@ -235,7 +237,7 @@ async def test_b12_z_a_commit_is_refused_even_if_the_new_owner_has_committed(hou
     async with house.life(agent, plan=FaultPlan().at("commit.before", fault=place)) as life:
         run = await life.rt.start(agent, "go", session="s", operation_id="op")
         await place.reached.wait()
-        claimed = await take_over(house, run.id)
+        claimed = await take_over(house, run.id, life)
         final = {"id": run.id, "state": "completed", "session": "s", "operation_id": "op", "text": "done"}
         await life.store.write(
             transactions.commit, claimed.claim, to_micros(house.clock.now()), final, 3, None, (), 1, True
@@ -267,7 +269,7 @@ async def test_z_a_parallel_batch_that_was_lost_starts_nothing_more_and_each_out
         run = await life.rt.start(agent, "go", session="s", operation_id="op")
         for gate in gates:
             await gate.reached.wait()
-        await take_over(house, run.id)
+        await take_over(house, run.id, life)
         before = house.written()
         for gate in gates:
             gate.go_on.set()

@@ -15,9 +15,10 @@ import behind
 import pytest
 from kit import App, Conversation, Outside, app, serve, until
 
-from ondol import Agent, Context, Runtime, tool
+from ondol import Agent, Context, Limits, ModelRequest, Runtime, tool, transactions
+from ondol.clock import to_micros
 from ondol.stores.postgres import PostgresStore
-from ondol.testing import Downstream, FaultPlan, call, kill, stop
+from ondol.testing import Downstream, FaultPlan, ScriptedModel, call, kill, stop
 
 LEASE = 1.0  # seconds
 
@@ -152,6 +153,26 @@ async def test_a_run_waits_for_a_process_that_has_its_agent(shared: str, downstr
             assert "no process serves the agent 'shop'" in (await door.waits_for_driver(await run.refresh()) or "")
         async with Runtime(shared, agents=[agent], deps=Outside(downstream.url)):
             assert (await run.result()).text == "bought"
+
+
+async def test_what_somebody_held_whom_nobody_saw_alive_is_taken_over(shared: str) -> None:
+    """It had a lease when it claimed the run, and both its life and its lease were over before anybody looked."""
+    may_answer = asyncio.Event()
+
+    async def answer(request: ModelRequest) -> str:
+        await may_answer.wait()
+        return "hello"
+
+    agent = Agent("talk", model=ScriptedModel(answer))
+    async with Runtime(shared, agents=[agent], limits=Limits(runs=1)) as rt:
+        first, second = [await rt.start(agent, s, session=s, operation_id=s) for s in ("one", "two")]
+        now = to_micros(rt.clock.now())
+        assert await rt._store.write(transactions.claim, "default", second.id, "somebody", now) is not None
+        await until(second, "run.queued", why="recovered")
+        may_answer.set()
+        for run in (first, second):
+            assert (await run.result()).text == "hello"
+    assert set(linear(shared, second.id)) == {0, 1, 2, 3}
 
 
 async def test_a_decision_in_one_process_wakes_the_run_that_another_drives(shared: str, downstream: Downstream) -> None:
