@@ -346,6 +346,31 @@ MUTANTS = (
         ("tests/promise/test_zombie.py::test_b03_z_a_claim_that_was_lost_before_the_context_is_refused",),
     ),
     Mutant(
+        "fence: nor is an answer taken with another one",
+        "transactions/statements.sql",
+        "deaths = 0, usage = :usage, tokens_in = :tokens_in,\n  tokens_out = :tokens_out\n"
+        "WHERE tenant = :tenant AND id = :run AND fence = :fence AND state",
+        "deaths = 0, usage = :usage, tokens_in = :tokens_in,\n  tokens_out = :tokens_out\n"
+        "WHERE tenant = :tenant AND id = :run AND state",
+        ("tests/promise/test_zombie.py",),
+    ),
+    Mutant(
+        "fence: nor a failed attempt of the model",
+        "transactions/statements.sql",
+        "updated_at = :at, usage = :usage, tokens_in = :tokens_in,\n  tokens_out = :tokens_out\n"
+        "WHERE tenant = :tenant AND id = :run AND fence = :fence AND state",
+        "updated_at = :at, usage = :usage, tokens_in = :tokens_in,\n  tokens_out = :tokens_out\n"
+        "WHERE tenant = :tenant AND id = :run AND state",
+        ("tests/promise/test_zombie.py",),
+    ),
+    Mutant(
+        "fence: nor does an effect start",
+        "transactions/statements.sql",
+        "wrote = 1\nWHERE tenant = :tenant AND id = :run AND fence = :fence AND state",
+        "wrote = 1\nWHERE tenant = :tenant AND id = :run AND state",
+        ("tests/promise/test_zombie.py",),
+    ),
+    Mutant(
         "compare-and-swap: a commit needs the session at the revision of its claim",
         "transactions/statements.sql",
         " AND revision = (SELECT head FROM runs r WHERE r.tenant = :tenant AND r.id = :run)\n",

@@ -110,6 +110,19 @@ class KillingLine:
 
 
 @dataclass(frozen=True)
+class Over:
+    """The fault: the commit is over. Who was to be killed inside of it, and was not, comes to its end."""
+
+    killing: KillingDisk | KillingLine
+
+    def hit(self) -> None:
+        self.killing.counting = False
+
+    async def ahit(self) -> None:
+        self.hit()
+
+
+@dataclass(frozen=True)
 class SleptClock(SystemClock):
     """The machine's clock, for a process that stands still: for so many seconds as the file says, once it is there."""
 
@@ -140,8 +153,9 @@ async def live(order: dict[str, Any], n: int) -> None:
     scenario = NAMED[order["scenario"]]
     if order.get("inside"):
         point, nth = order["inside"]
-        killing = KillingDisk if db.startswith("sqlite:///") else KillingLine
-        plan.at(point, fault=killing(nth, order.get("signal", signal.SIGKILL)))
+        kind = KillingDisk if db.startswith("sqlite:///") else KillingLine
+        killing = kind(nth, order.get("signal", signal.SIGKILL))
+        plan.at(point, fault=killing).at(point.replace(".before", ".after"), fault=Over(killing))
     own_clock = SleptClock(Path(order["slept"])) if "slept" in order else None
 
     def runtime(clock: Clock | None = own_clock) -> Runtime:

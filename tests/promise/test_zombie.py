@@ -24,7 +24,7 @@ from ondol.errors import ClaimLost
 from ondol.events import EffectSucceeded
 from ondol.store import Store
 from ondol.stores import open_store
-from ondol.testing import FaultPlan, ManualClock, barrier, call, raise_
+from ondol.testing import FaultPlan, ManualClock, barrier, call, error, raise_
 from ondol.testing.faults import Fault
 from ondol.transactions import Claimed
 from promise.house import House, rest, states, the_ask
@@ -135,6 +135,13 @@ async def test_b04_b05_z_an_answer_that_came_too_late_is_refused_and_starts_noth
     assert not house.written().effects
     assert await goes_on(house, run_id, ["I write", LETTER], "done") == [("letter", "succeeded", 1)]
     assert house.count("letter") == 1
+
+
+async def test_b04_z_an_attempt_of_the_model_that_failed_too_late_is_refused(house: House) -> None:
+    async with paused(house, "model.before", [LETTER], "done", then=raise_(error("overloaded"))) as (_, run_id):
+        pass
+    assert not house.written().effects
+    assert await goes_on(house, run_id, [LETTER], "done") == [("letter", "succeeded", 1)]
 
 
 @pytest.mark.parametrize("at", ["answer.after", "started.before"])
