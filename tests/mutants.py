@@ -1701,6 +1701,13 @@ MUTANTS = (
         ("tests/stores/test_sqlite_processes.py", "tests/promise/test_claims.py"),
     ),
     Mutant(
+        "lock: a child of the driver has it no longer than that one",
+        "stores/sqlite.py",
+        "os.register_at_fork(after_in_child=_let_go_of_locks)\n",
+        "",
+        ("tests/stores/test_sqlite_processes.py",),
+    ),
+    Mutant(
         "order: by sequence",
         "transactions/statements.sql",
         "ORDER BY r.base, m.ordinal",

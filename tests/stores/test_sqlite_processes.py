@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
@@ -119,6 +120,49 @@ async def test_the_next_process_drives_when_the_first_is_killed(tmp_path: Path) 
             assert (await run.result()).text == "answered by the next process"
         assert second.drives
     assert check(tmp_path / "ondol.db") == []
+
+
+PARENT = """
+import asyncio, os, signal, sys
+from ondol.stores.sqlite import SqliteStore
+
+async def main(file):
+    store = SqliteStore(file)
+    await store.open(lambda: None)
+    print("drives", await store.drives("o", []))
+    child = os.fork()
+    if not child:
+        signal.pause()
+    print("child", child)
+    await asyncio.Event().wait()
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+async def test_a_child_that_outlives_a_killed_driver_keeps_nobody_from_driving(tmp_path: Path) -> None:
+    """As a pool of processes that a tool uses: its workers were forked, and nobody tells them that it is over."""
+    async with Process(["-c", PARENT, str(tmp_path / "ondol.db")]) as parent:
+        await parent.line("drives True")
+        child = int((await parent.line("child ")).split()[1])
+        try:
+            parent.kill()
+            assert await parent.wait() == -9
+            async with Runtime(f"sqlite:///{tmp_path / 'ondol.db'}", agents=[talk()]) as rt:
+                assert rt.drives
+                assert (await rt.run("talk", "hello")).text == "answered by the next process"
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+async def test_a_fork_leaves_the_lock_with_its_parent(tmp_path: Path) -> None:
+    async with Process(["-c", PARENT, str(tmp_path / "ondol.db")]) as parent:
+        child = int((await parent.line("child ")).split()[1])
+        try:
+            async with Runtime(f"sqlite:///{tmp_path / 'ondol.db'}") as rt:
+                assert not rt.drives
+        finally:
+            os.kill(child, signal.SIGKILL)
 
 
 async def test_it_takes_over_also_while_others_go_on_writing(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import queue
 import re
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -411,10 +412,26 @@ def _try_lock(path: Path) -> IO[str] | None:
     except OSError:
         file.close()
         return None
+    _LOCKS.add(file)
     file.truncate(0)
     file.write(str(os.getpid()))
     file.flush()
     return file
+
+
+_LOCKS: weakref.WeakSet[IO[str]] = weakref.WeakSet()  # that this process holds
+
+
+def _let_go_of_locks() -> None:
+    """In a child that was forked: it has the open files of its parent, and would keep their locks when that dies."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for file in _LOCKS:
+        if not file.closed:
+            os.dup2(nothing, file.fileno(), inheritable=False)
+    os.close(nothing)
+
+
+os.register_at_fork(after_in_child=_let_go_of_locks)
 
 
 def driver_of(path: Path) -> str | None:
