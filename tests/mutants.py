@@ -1694,6 +1694,13 @@ MUTANTS = (
         ("tests/stores/test_sqlite_full_disk.py",),
     ),
     Mutant(
+        "takeover: where it is not known what became of it, it is tried again",
+        "worker.py",
+        "                except (StoreFull, StoreBusy, OutcomeUnknown):\n",
+        "                except (StoreFull, StoreBusy):\n",
+        ("tests/promise/test_store.py",),
+    ),
+    Mutant(
         "lock: one process drives a file",
         "stores/sqlite.py",
         "fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)",

@@ -26,6 +26,7 @@ from ondol.errors import (
     AskClosed,
     ClaimLost,
     OndolError,
+    OutcomeUnknown,
     StoreBusy,
     StoreCorrupt,
     StoreError,
@@ -89,7 +90,7 @@ class EmbeddedEngine:
         self.jumps = Jumps(clock)
 
     async def open(self) -> None:
-        with contextlib.suppress(StoreFull, StoreBusy):  # reads go on; the watch below tries again
+        with contextlib.suppress(StoreFull, StoreBusy, OutcomeUnknown):  # reads go on; the watch below tries again
             await self._become_driver()
         self._look.set()
         work = (self._keep_looking(), self._keep_house(), self.deliveries.run(), self.embedding.run())
@@ -437,7 +438,7 @@ class EmbeddedEngine:
                     await self.store.write(transactions.recover, tenant, run, fence, self._now())
                     self.streams.notify(run)
                     found = True
-                except (StoreFull, StoreBusy):
+                except (StoreFull, StoreBusy, OutcomeUnknown):
                     raise  # of the store as a whole: it is tried again
                 except Exception as error:  # of this run alone: it stays as it is, and the others are taken up
                     log.exception("run %s cannot be taken up", run, extra={"run": run})

@@ -13,6 +13,7 @@ import apsw
 import pytest
 
 from ondol import Agent, Context, OndolError, Run, StoreCorrupt, StoreError, StoreFull, StoreTooNew, tool
+from ondol.errors import OutcomeUnknown, StoreBusy
 from ondol.stores import sqlite_admin
 from ondol.testing import FaultPlan, barrier, call, error, raise_
 from ondol.testing.faults import Fault
@@ -292,6 +293,16 @@ async def test_b17_a_run_that_cannot_be_taken_up_stops_no_other(house: House) ->
         with pytest.raises(OndolError, match=damaged.id):
             async with asyncio.timeout(10):
                 await (await life.rt.get_run(damaged.id)).result()
+
+
+@pytest.mark.parametrize("lost", [StoreBusy("away"), OutcomeUnknown("the answer to COMMIT was lost")])
+async def test_b16_what_the_store_could_not_take_up_at_that_moment_is_taken_up_later(
+    house: House, lost: StoreError
+) -> None:
+    agent = house.agent("done")
+    run_id = await house.dies(agent, "answer.before")
+    async with house.life(agent, plan=FaultPlan().at("recover.after", fault=raise_(lost))) as life:
+        assert await rest(await life.rt.get_run(run_id)) == "completed"
 
 
 @pytest.mark.file

@@ -18,7 +18,7 @@ from kit import App, Conversation, Outside, app, serve, until
 from ondol import Agent, Context, Limits, ModelRequest, Runtime, tool, transactions
 from ondol.clock import to_micros
 from ondol.stores.postgres import PostgresStore
-from ondol.testing import Downstream, FaultPlan, ScriptedModel, call, kill, stop
+from ondol.testing import Downstream, FaultPlan, FaultyStore, ScriptedModel, barrier, call, kill, stop
 
 LEASE = 1.0  # seconds
 
@@ -71,6 +71,32 @@ async def test_what_a_killed_process_held_is_taken_over_after_its_lease(shared: 
             assert (await late.result()).text == "bought"
             assert await downstream.count(tool="pay") == 2
     assert linear(shared, run.id)[-1] > 1
+
+
+async def test_what_a_process_has_begun_is_not_taken_from_it_by_one_that_takes_over_from_another(
+    shared: str, downstream: Downstream
+) -> None:
+    """It came after the one that takes over had looked who lives, or who holds what."""
+    agent, plan, looked = shop(), FaultPlan().at("pay.after", fault=kill()), barrier()
+    async with apps(1, shared, downstream, plan) as (first,):
+        dead = await first.do("start", agent="shop", input="buy", session="s")
+        await first.dies()
+    behind.lose_the_dead(shared)
+    store = FaultyStore(PostgresStore(shared), FaultPlan().at("drivers.after", fault=looked))
+    rt = Runtime(store, agents=[agent], deps=Outside(downstream.url))
+    opening = asyncio.create_task(rt.open())
+    await looked.reached.wait()
+    await downstream.hold("before")
+    async with apps(1, shared, downstream) as (new,):
+        run = await new.do("start", agent="shop", input="buy", session="t")
+        await downstream.wait_for_held()
+        looked.go_on.set()
+        await opening
+        await downstream.release()
+        assert (await (await rt.get_run(dead)).result()).text == "bought"
+        await new.do("result", run=run)
+        await rt.close()
+    assert set(linear(shared, run)) == {0, 1}
 
 
 async def test_while_its_lease_lasts_nobody_takes_a_run_from_a_living_process(
