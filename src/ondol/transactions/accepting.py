@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-from ondol import events, messages, schemas, values
+from ondol import events, journal, messages, schemas, values
 from ondol.errors import (
     InvalidInput,
     OperationExpired,
@@ -16,7 +16,7 @@ from ondol.errors import (
 )
 from ondol.records import AskRow, RunRow, SessionRow
 from ondol.transactions.deciding import decide
-from ondol.transactions.driving import Claimed, NotTold, held, read_untold, untold
+from ondol.transactions.driving import Claimed, held, read_untold, untold_rows
 from ondol.transactions.ending import RETRYABLE_AFTER_RESTORE, Cancelled, park_restored, stop
 from ondol.transactions.pieces import (
     QUEUED,
@@ -30,7 +30,7 @@ from ondol.transactions.pieces import (
     signal_rows,
 )
 from ondol.transactions.signals import STEER, Decision
-from ondol.transactions.statements import Final, Statement, Tx, with_conditions
+from ondol.transactions.statements import Final, Row, Statement, Tx, with_conditions
 
 IfBusy: TypeAlias = Literal["queue", "reject", "interrupt", "steer"]
 REPLY_KEPT = 30 * 24 * 3600 * 1_000_000  # microseconds that the reply of a completed operation is kept
@@ -95,23 +95,12 @@ def accept(new: NewRun, at: int) -> Tx[Accepted]:
         ("run.by_operation", key),
         ("session.get", of_session),
         ("run.unfinished_in_session", of_session),
-        *(untold(new.tenant, new.session, new.run) if new.owner else ()),
+        *(untold_rows(new.tenant, new.session, new.run) if new.owner else ()),
     ]
     if known:
         return (yield from known_operation(RunRow(*known[0]), new.fingerprint, at))
     session = SessionRow(*session_rows[0]) if session_rows else None
-    if new.own_only and session is not None and session.deleted_at is None and session.user_id != new.user_id:
-        raise not_theirs(new.session)
-    if new.expected_revision is not None:
-        actual = session.revision if session else 0
-        if unfinished:
-            run, state = unfinished[0]
-            why = f"has the unfinished run {run} ({state}), so revision {new.expected_revision} will not last"
-            raise RevisionConflict(new.session, new.expected_revision, actual, why)
-        if actual != new.expected_revision:
-            raise RevisionConflict(new.session, new.expected_revision, actual)
-    if new.if_busy == "reject" and unfinished:
-        raise SessionBusy(new.session, *unfinished[0])
+    _check(new, session, unfinished)
     answer = (yield from _answer(new, unfinished[0][0], at)) if unfinished else None
     if new.queue is not None and unfinished and new.if_busy != "interrupt" and answer is None:
         (((waiting,),),) = yield [("run.count_unfinished", of_session)]
@@ -125,56 +114,15 @@ def accept(new: NewRun, at: int) -> Tx[Accepted]:
         place = interrupted.run.place + 1
         yield [("run.make_room", of_session | {"place": place})]
     host = (yield from _host(new, unfinished[0][0])) if new.if_busy == "steer" and unfinished else None
-    wants = answer[0].run if answer else host and host.id
-    owner = new.user_id or None
-    claimed = new.owner is not None and not unfinished
-    unknown = (yield from read_untold(new.tenant, *told_of)) if claimed else NotTold((), more=False)
-    if claimed and session is not None:
-        session.checked_state()
-    writes: list[Statement] = []
-    if session is None:
-        made = {"next_place": 1, "zone": new.zone, "at": at, "owner": owner}
-        writes = [("tenant.insert", {"tenant": new.tenant}), ("session.insert", of_session | made)]
-    elif session.deleted_at is not None:
-        made = {"next_place": place + 1, "zone": new.zone, "at": at, "owner": owner}
-        writes = [("session.again", of_session | made)]
-    else:
-        writes = [("session.place", of_session | {"zone": new.zone})]
-    known_zone = session.zone if session and session.deleted_at is None else None
-    accepted = events.RunAccepted(agent=new.agent, session=new.session, trigger=new.trigger)
-    append, first = append_entries(new.tenant, new.run, 0, 1, at, [accepted])
-    row = {
-        "tenant": new.tenant, "run": new.run, "session": new.session, "user_id": new.user_id,
-        "operation_id": new.operation_id, "fingerprint": new.fingerprint, "agent": new.agent,
-        "definition": new.definition_digest, "trigger": new.trigger, "door": new.door,
-        "zone": new.zone or known_zone or new.default_zone, "host": wants,
-        "metadata": new.metadata,
-        "place": place, "at": at, "next_seq": 3 if claimed else 2, "family": None, "replay_of": None, "forked_at": None,
-        **({"state": "running", "fence": 1, "owner": new.owner} if claimed else QUEUED),
-    }  # fmt: skip
-    of_run = {"tenant": new.tenant, "run": new.run}
-    writes += [
-        ("run.insert", row),
-        ("definition.insert", {"tenant": new.tenant, "digest": new.definition_digest, "body": new.definition}),
-        append,
-        message_row(new.tenant, new.run, 1, new.input),
-        *(("blob.insert", {"tenant": new.tenant, "digest": d, "size": size, "at": at}) for d, size in new.blobs),
-        *(("blob.use", of_run | {"digest": d}) for d, _ in new.blobs),
-        *(signal_rows(host, STEER, new.run, at) if host and host.state == "running" else ()),
-        *([("outbox.want", of_run)] if new.outbox else ()),
-    ]
-    if claimed:
-        append, second = append_entries(new.tenant, new.run, 1, 2, at, [events.RunStarted()])
-        *_, rows, session_rows = yield Final([*writes, append, ("run.get", of_run), ("session.get", of_session)])
-        run, there = RunRow(*rows[0]), SessionRow(*session_rows[0])
-        if (run.owner, run.fence) != (new.owner, 1):  # the answer was lost for so long that it was taken over
-            return Accepted(run, created=True, wake=False)
-        has = held(run, there, [first, second], {1: new.input}, unknown, steered=False)
-        return Accepted(run, created=True, wake=False, claimed=has)
+    if new.owner is not None and not unfinished:
+        return (yield from _accept_and_claim(new, new.owner, session, told_of, at))
+    writes, _ = _writes(new, session, place, at, answer[0].run if answer else host and host.id)
+    if host is not None and host.state == "running":
+        writes += signal_rows(host, STEER, new.run, at)
     if not unfinished:
-        *_, rows = yield Final([*writes, ("run.get", of_run)])
+        *_, rows = yield Final([*writes, ("run.get", {"tenant": new.tenant, "run": new.run})])
         return Accepted(RunRow(*rows[0]), created=True, wake=True)
-    *_, rows = yield [*writes, ("run.get", of_run)]
+    *_, rows = yield [*writes, ("run.get", {"tenant": new.tenant, "run": new.run})]
     run = RunRow(*rows[0])
     if answer is not None:
         return (yield from _answers(run, *answer, new, at))
@@ -182,6 +130,77 @@ def accept(new: NewRun, at: int) -> Tx[Accepted]:
         behind = (yield from blocking(run)) if interrupted.pending else None
         return Accepted(run, created=True, wake=not interrupted.pending, interrupted=interrupted.run, behind=behind)
     return Accepted(run, created=True, wake=False, host=host, behind=(yield from blocking(run)))
+
+
+def _check(new: NewRun, session: SessionRow | None, unfinished: list[Row]) -> None:
+    """Whose session is it, is it where the caller thinks, and is somebody in it who was not to be?"""
+    if new.own_only and session is not None and session.deleted_at is None and session.user_id != new.user_id:
+        raise not_theirs(new.session)
+    if new.expected_revision is not None:
+        actual = session.revision if session else 0
+        if unfinished:
+            run, state = unfinished[0]
+            why = f"has the unfinished run {run} ({state}), so revision {new.expected_revision} will not last"
+            raise RevisionConflict(new.session, new.expected_revision, actual, why)
+        if actual != new.expected_revision:
+            raise RevisionConflict(new.session, new.expected_revision, actual)
+    if new.if_busy == "reject" and unfinished:
+        raise SessionBusy(new.session, *unfinished[0])
+
+
+def _writes(
+    new: NewRun, session: SessionRow | None, place: int, at: int, host: str | None = None, owner: str | None = None
+) -> tuple[list[Statement], journal.Batch]:
+    """The run in its place of the session: in the queue, or held by ``owner`` from the beginning."""
+    of_session, of_run = {"tenant": new.tenant, "session": new.session}, {"tenant": new.tenant, "run": new.run}
+    made = {"next_place": place + 1, "zone": new.zone, "at": at, "owner": new.user_id or None}
+    if session is None:
+        of_tenant: Statement = ("tenant.insert", {"tenant": new.tenant})
+        writes = [of_tenant, ("session.insert", of_session | made)]
+    elif session.deleted_at is not None:
+        writes = [("session.again", of_session | made)]
+    else:
+        writes = [("session.place", of_session | {"zone": new.zone})]
+    known_zone = session.zone if session and session.deleted_at is None else None
+    accepted = events.RunAccepted(agent=new.agent, session=new.session, trigger=new.trigger)
+    append, batch = append_entries(new.tenant, new.run, 0, 1, at, [accepted])
+    row = {
+        "tenant": new.tenant, "run": new.run, "session": new.session, "user_id": new.user_id,
+        "operation_id": new.operation_id, "fingerprint": new.fingerprint, "agent": new.agent,
+        "definition": new.definition_digest, "trigger": new.trigger, "door": new.door,
+        "zone": new.zone or known_zone or new.default_zone, "host": host, "metadata": new.metadata,
+        "place": place, "at": at, "next_seq": 2, "family": None, "replay_of": None, "forked_at": None, **QUEUED,
+    }  # fmt: skip
+    if owner is not None:
+        row |= {"state": "running", "fence": 1, "owner": owner, "next_seq": 3}
+    return [
+        *writes,
+        ("run.insert", row),
+        ("definition.insert", {"tenant": new.tenant, "digest": new.definition_digest, "body": new.definition}),
+        append,
+        message_row(new.tenant, new.run, 1, new.input),
+        *(("blob.insert", {"tenant": new.tenant, "digest": d, "size": size, "at": at}) for d, size in new.blobs),
+        *(("blob.use", of_run | {"digest": d}) for d, _ in new.blobs),
+        *([("outbox.want", of_run)] if new.outbox else ()),
+    ], batch
+
+
+def _accept_and_claim(
+    new: NewRun, owner: str, session: SessionRow | None, told_of: list[list[Row]], at: int
+) -> Tx[Accepted]:
+    """T0 and T1: nobody is before it in the session. ``told_of`` are the rows of ``untold_rows``."""
+    untold = yield from read_untold(new.tenant, *told_of)
+    if session is not None:
+        session.checked_state()
+    writes, accepted = _writes(new, session, session.next_place if session else 0, at, owner=owner)
+    append, started = append_entries(new.tenant, new.run, 1, 2, at, [events.RunStarted()])
+    of_run, of_session = {"tenant": new.tenant, "run": new.run}, {"tenant": new.tenant, "session": new.session}
+    *_, rows, sessions = yield Final([*writes, append, ("run.get", of_run), ("session.get", of_session)])
+    run, there = RunRow(*rows[0]), SessionRow(*sessions[0])
+    if (run.owner, run.fence) != (owner, 1):  # the answer was lost for so long that another process took it over
+        return Accepted(run, created=True, wake=False)
+    claimed = held(run, there, [accepted, started], {1: new.input}, untold, steered=False)
+    return Accepted(run, created=True, wake=False, claimed=claimed)
 
 
 def _interrupt(new: NewRun, first: str, at: int) -> Tx[Cancelled]:

@@ -69,7 +69,7 @@ def claim(tenant: str, run: str, owner: str, at: int) -> Tx[Claimed | None]:
         ("message.of_run", key),
         ("session.get", {"tenant": tenant, "session": row.session}),
         ("run.steered", key),
-        *untold(tenant, row.session, run),
+        *untold_rows(tenant, row.session, run),
     ]
     unknown = yield from read_untold(tenant, *told_of)
     found = SessionRow(*session[0])
@@ -103,8 +103,8 @@ def held(
     )
 
 
-def untold(tenant: str, session: str, run: str) -> list[Statement]:
-    """What other runs of the session nobody was told of: the rows are for ``read_untold``."""
+def untold_rows(tenant: str, session: str, run: str) -> list[Statement]:
+    """What other runs of the session nobody was told of, for ``read_untold``."""
     of_session = {"tenant": tenant, "session": session, "run": run, "limit": _UNTOLD_READ}
     return [("run.untold", of_session), ("effect.untold", of_session)]
 
