@@ -1701,6 +1701,13 @@ MUTANTS = (
         ("tests/promise/test_store.py",),
     ),
     Mutant(
+        "postgresql: nobody waits for ever for an answer on a connection that stands",
+        "stores/postgres_place.py",
+        "gen if self.patience is None else",
+        "gen if True else",
+        ("tests/stores/test_postgres_commit.py",),
+    ),
+    Mutant(
         "lock: one process drives a file",
         "stores/sqlite.py",
         "fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)",

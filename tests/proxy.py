@@ -16,7 +16,8 @@ class Proxy:
     ``before``: the server never hears of it. ``after``: the server does it, and its answer is lost. ``delayed``: the
     client is cut off at once, and the COMMIT reaches the server ``delay`` seconds later (a network that holds back
     what it was given): ``came_late`` says that the server is through with it. Every connection is cut off while
-    ``down`` is set, and ``refused`` says that one was.
+    ``down`` is set, and ``refused`` says that one was. ``silence`` leaves those that listen open, and passes nothing
+    on any more; so it is with each that says the word ``mute``.
     """
 
     def __init__(self, port: int) -> None:
@@ -26,12 +27,14 @@ class Proxy:
         self.delay = 0.1  # seconds
         self.cuts = 0
         self.down = False
+        self.mute: bytes | None = None
         self.was_cut = threading.Event()
         self.came_late = threading.Event()
         self.refused = threading.Event()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._pairs: set[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = set()
+        self._listening_ones: list[asyncio.Event] = []  # each cleared where its connection is silent
 
     def __enter__(self) -> Proxy:
         ready = threading.Event()
@@ -52,6 +55,10 @@ class Proxy:
     def cut_all(self) -> None:
         """Every connection that there is, now."""
         self._loop.call_soon_threadsafe(lambda: [self._abort(*pair) for pair in list(self._pairs)])
+
+    def silence(self) -> None:
+        """Every connection that has asked to LISTEN, now."""
+        self._loop.call_soon_threadsafe(lambda: [flows.clear() for flows in self._listening_ones])
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -80,8 +87,9 @@ class Proxy:
             return
         pair = (to_client, to_server)
         self._pairs.add(pair)
-        is_through = asyncio.Event()
-        ways = self._up(from_client, pair, is_through), self._down(from_server, pair, is_through)
+        is_through, flows = asyncio.Event(), asyncio.Event()
+        flows.set()
+        ways = self._up(from_client, pair, is_through, flows), self._down(from_server, pair, is_through, flows)
         try:
             await asyncio.gather(*ways, return_exceptions=True)
         except asyncio.CancelledError:
@@ -95,6 +103,7 @@ class Proxy:
         from_client: asyncio.StreamReader,
         pair: tuple[asyncio.StreamWriter, asyncio.StreamWriter],
         is_through: asyncio.Event,
+        flows: asyncio.Event,
     ) -> None:
         to_client, to_server = pair
         try:
@@ -109,6 +118,11 @@ class Proxy:
                         await is_through.wait()
                         self.came_late.set()
                     break
+                if b"LISTEN " in data:
+                    self._listening_ones.append(flows)
+                if self.mute is not None and self.mute in data:
+                    flows.clear()
+                await flows.wait()
                 to_server.write(data)
                 await to_server.drain()
         finally:  # also where one end is reset
@@ -119,6 +133,7 @@ class Proxy:
         from_server: asyncio.StreamReader,
         pair: tuple[asyncio.StreamWriter, asyncio.StreamWriter],
         is_through: asyncio.Event,
+        flows: asyncio.Event,
     ) -> None:
         to_client, to_server = pair
         try:
@@ -127,6 +142,7 @@ class Proxy:
                     self._cuts_now()
                     to_server.transport.abort()
                     return
+                await flows.wait()
                 if not to_client.transport.is_closing():
                     to_client.write(data)
                     await to_client.drain()

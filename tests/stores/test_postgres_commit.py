@@ -19,7 +19,7 @@ from proxy import Cut, Proxy
 from ondol import Agent, Context, Runtime, RunWaiting, tool
 from ondol.errors import OutcomeUnknown, StoreBusy
 from ondol.queries import get_meta
-from ondol.stores import postgres_place, postgres_writer
+from ondol.stores import postgres_listener, postgres_place, postgres_writer
 from ondol.stores.postgres import PostgresStore
 from ondol.testing import FaultPlan, FaultyStore, ScriptedModel, call
 from ondol.transactions import Final, Tx, set_meta
@@ -264,6 +264,32 @@ async def test_who_closes_just_after_its_server_was_away_leaves_no_lease(
             await asyncio.sleep(0)
         proxy.down = False
     assert behind.execute(direct, "SELECT id FROM owners") == []
+
+
+async def test_a_connection_that_stands_and_says_nothing_is_given_up_and_the_process_drives_on(
+    new_database: Callable[[], str], proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proxy in between may hold it open for ever. It is the one that renews the lease and hears of the others."""
+    monkeypatch.setattr(postgres_listener, "PATIENCE", 1.0)
+    direct, agent = f"{new_database()}?lease=1", talk()
+    async with Runtime(proxy.url(direct), agents=[agent]) as rt:
+        proxy.silence()
+        alive = "SELECT id FROM owners WHERE leased_until > clock_timestamp()"
+        while behind.execute(direct, alive):  # noqa: ASYNC110 - the clock of a database tells nobody
+            await asyncio.sleep(0)
+        assert (await rt.run(agent, "hi")).text == "hello"
+        assert rt.drives
+        proxy.silence()  # whoever closes now comes to an end, too
+
+
+async def test_whoever_is_let_in_and_told_nothing_more_says_that_nobody_can_be_reached(
+    new_database: Callable[[], str], proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a pooler whose server is away."""
+    monkeypatch.setattr(postgres_place, "PATIENCE", 0.5)
+    place, proxy.mute = postgres_place.Place.of(proxy.url(new_database())), b"set_config"
+    with pytest.raises(StoreBusy, match="no word from the server"):
+        await asyncio.to_thread(place.connect)
 
 
 @pytest.mark.parametrize("does", ["reads", "writes"])

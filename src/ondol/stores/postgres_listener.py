@@ -22,7 +22,7 @@ import psycopg
 from ondol.errors import StoreError
 from ondol.secret import logger
 from ondol.stores.jobs import call
-from ondol.stores.postgres_place import Place
+from ondol.stores.postgres_place import PATIENCE, Place
 from ondol.stores.postgres_statements import OWN
 
 log = logger("ondol.store")
@@ -116,7 +116,8 @@ class Listener:
         self._disconnect()
 
     def _connect(self) -> psycopg.Connection[Any]:
-        connection = self.place.connect(lock_timeout=self.place.lease / 3)
+        patience = max(self.place.lease, PATIENCE)  # the lease is over by then
+        connection = self.place.connect(self.place.lease / 3, patience)
         connection.execute("LISTEN ondol")
         self._connection, self._seen = connection, None  # nobody knows what was missed
         self._due["look"] = 0.0

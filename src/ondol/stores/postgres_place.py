@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
 import psycopg
 from psycopg import conninfo
+from psycopg.abc import PQGen
+from psycopg.waiting import Ready
 
 from ondol.errors import (
     InvalidInput,
@@ -37,6 +39,33 @@ UNIQUE_VIOLATION = "23505"
 #: States after which the same transaction may succeed: a race with another one, which has committed by now.
 AGAIN = frozenset({UNIQUE_VIOLATION, "40001", "40P01"})
 LOCK_TIMEOUT = "55P03"
+
+
+RV = TypeVar("RV")
+
+
+class _Connection(psycopg.Connection[Any]):
+    """psycopg itself waits for an answer for ever, as long as the connection stands: a proxy may hold it open."""
+
+    patience: float | None = None
+
+    def wait(self, gen: PQGen[RV], *how: Any, **more: Any) -> RV:
+        return super().wait(gen if self.patience is None else _answered(gen, self.patience), *how, **more)
+
+
+def _answered(gen: PQGen[RV], patience: float) -> PQGen[RV]:
+    """The same, which is told every now and then that nothing came, and fails when that was so for too long."""
+    until = time.monotonic() + patience
+    try:
+        waits_for = next(gen)
+        while True:
+            ready = yield waits_for
+            if ready == Ready.NONE and time.monotonic() >= until:
+                raise psycopg.OperationalError(f"no word from the server for {patience:g} s")
+            waits_for = gen.send(ready)
+    except StopIteration as done:
+        answer: RV = done.value
+        return answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,16 +117,18 @@ class Place:
             schema=schema,
         )
 
-    def connect(self, lock_timeout: float = 0) -> psycopg.Connection[Any]:
+    def connect(self, lock_timeout: float = 0, patience: float | None = None) -> psycopg.Connection[Any]:
         """A new connection to the primary, set up for us. ``lock_timeout`` in seconds, 0: as long as it takes.
 
+        With ``patience`` it is taken for lost when a statement has no answer after so many seconds.
         Raises StoreBusy where it cannot be reached now, StoreError where it never can be.
         """
         try:
-            connection = psycopg.Connection.connect(self.conninfo, autocommit=True, prepare_threshold=None)
+            connection = _Connection.connect(self.conninfo, autocommit=True, prepare_threshold=None)
         except psycopg.Error as error:
             raise self._unreachable(str(error)) from error
         try:
+            connection.patience = PATIENCE
             settings = (f"{lock_timeout * 1000:.0f}ms", f"{_IDLE_IN_TRANSACTION * 1000:.0f}ms", self.schema)
             connection.execute(_SETTINGS, settings)
             version, standby, read_only = connection.execute(_KIND).fetchone() or (0, False, False)
@@ -112,6 +143,7 @@ class Place:
             if isinstance(error, psycopg.Error):
                 raise self._unreachable(str(error)) from error
             raise
+        connection.patience = patience
         return connection
 
     def _unreachable(self, said: str) -> StoreError:
