@@ -63,6 +63,20 @@ MUTANTS = (
         ("tests/stores/test_postgres_processes.py",),
     ),
     Mutant(
+        "postgresql: who makes a session is alone with it",
+        "stores/postgres_statements.py",
+        "            if name == _MAY_MAKE_IT:",
+        "            if False:",
+        ("tests/stores/test_postgres_locks.py",),
+    ),
+    Mutant(
+        "postgresql: who ends a run that is held lets nothing come between",
+        "transactions/ending.py",
+        'if held is None and run.state == "running":',
+        "if False:",
+        ("tests/stores/test_postgres_locks.py",),
+    ),
+    Mutant(
         "postgresql: synchronous_commit is switched on where it is off",
         "stores/postgres_place.py",
         "CASE now.now WHEN 'off' THEN 'on'",

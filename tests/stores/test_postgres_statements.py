@@ -151,7 +151,7 @@ def test_both_stores_have_the_same_columns(connection: psycopg.Connection) -> No
 
 
 def test_a_lock_takes_no_parameter_that_its_statement_lacks() -> None:
-    for name, lock in {**LOCKS, "run.family": "lock.family"}.items():
+    for name, lock in [*LOCKS.items(), ("run.family", "lock.family"), ("session.get", "lock.new_session")]:
         assert set(TEXTS[lock].parameters) <= set(TEXTS[name].parameters), name
 
 

@@ -6,6 +6,11 @@
 -- name: lock.session
 SELECT id FROM sessions WHERE tenant = :tenant AND id = :session FOR NO KEY UPDATE
 
+-- One that is not there yet has no row: whoever may make it comes one after the other, and then looks for the row.
+-- name: lock.new_session
+SELECT pg_advisory_xact_lock(hashtextextended('ondol.session.' || :tenant || ' ' || :session, 0))
+WHERE NOT EXISTS (SELECT 1 FROM sessions WHERE tenant = :tenant AND id = :session)
+
 -- name: lock.run
 SELECT s.id FROM runs r JOIN sessions s ON s.tenant = r.tenant AND s.id = r.session
 WHERE r.tenant = :tenant AND r.id = :run FOR NO KEY UPDATE OF s

@@ -25,6 +25,7 @@ LOCKS: Mapping[str, str] = {
     "blob.chunks": "lock.blob",
     "blob.erase": "lock.blob",
 }
+_MAY_MAKE_IT = "session.get"  # it may find none: there is no row that could be locked
 _FAMILY = "run.family"  # reaches over sessions: a lock of its own, beside the first one
 
 _PARAMETER = re.compile(r"(?<![:\w]):(\w+)")
@@ -98,6 +99,8 @@ def locks(batch: list[Statement], *, first: bool) -> list[Statement]:
     needed: list[Statement] = []
     for name, given in batch:
         if first and not needed and (lock := LOCKS.get(name)) is not None:
+            if name == _MAY_MAKE_IT:
+                needed.append(("lock.new_session", given))
             needed.append((lock, given))
         elif name == _FAMILY:
             needed.append(("lock.family", given))

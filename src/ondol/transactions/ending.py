@@ -67,6 +67,11 @@ def finish(
 ) -> Tx[Ended]:
     """T9: what started without an outcome becomes unknown with its ask, the rest is abandoned, other asks close."""
     key = {"tenant": run.tenant, "run": run.id}
+    if held is None and run.state == "running":  # its holder may still write: not behind what is looked at here
+        (moved,) = yield [("run.touch", key | {"state": run.state, "fence": run.fence, "n": 0, "at": at})]
+        if not moved:
+            raise ClaimLost(f"run {run.id} moved on while it was looked at")
+        run = run._replace(fence=moved[0][1])
     read = yield from read_signals(run.tenant, run.id, True, at)
     (effect_rows,) = yield [("effect.of_run", key)]
     entries: list[events.Entry] = [*before, *read.entries]

@@ -1,0 +1,151 @@
+"""What a transaction decides on does not change before it has written, whatever other processes do meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import ParamSpec, TypeVar
+
+import psycopg
+import pytest
+from crash import invariants
+from kit import Gate
+
+from ondol import Agent, Runtime, tool
+from ondol.stores import postgres_statements, postgres_writer
+from ondol.stores.postgres import PostgresStore
+from ondol.stores.postgres_statements import Text
+from ondol.testing import ScriptedModel, call
+from ondol.transactions import Accepted, NewRun, Tx, accept, recover
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+STARTED = 7  # an advisory lock of this test
+
+
+def new(name: str) -> NewRun:
+    return NewRun(
+        tenant="default", run=f"r_{name}", session="s", user_id="", operation_id=name, fingerprint=name, agent="a",
+        definition="{}", definition_digest="d", trigger="api", door="python", zone=None, default_zone=None,
+        input='{"role":"user","parts":[]}',
+    )  # fmt: skip
+
+
+async def test_a_session_that_is_made_by_another_process_meanwhile_is_locked_all_the_same(
+    new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three come to a session that is not there. The first one looks for its lock, and looks at it only when the
+    second has made it; the third comes before the first writes."""
+    url = new_database()
+    text = postgres_statements.TEXTS["run.by_operation"]
+    waits = b"SELECT it.* FROM (SELECT CASE WHEN current_setting('application_name') = 'first' THEN "
+    waits += b"pg_advisory_xact_lock_shared(%d) END OFFSET 0) waits CROSS JOIN LATERAL (" % STARTED
+    monkeypatch.setitem(
+        postgres_statements.TEXTS, "run.by_operation", Text(waits + text.sql + b" OFFSET 0) it", text.parameters)
+    )  # type: ignore[arg-type]
+    monkeypatch.setattr(postgres_writer, "_GROUP_PATIENCE", 10.0)
+    looking = Paused("session.get")
+
+    async with AsyncExitStack() as stack:
+        stores = [PostgresStore(f"{url}?application_name={name}") for name in ("first", "second", "third")]
+        for store in stores:
+            await store.open(lambda: None)
+            stack.push_async_callback(store.close)
+        one, two, three = stores
+        with psycopg.connect(url, autocommit=True) as gate:
+            gate.execute(f"SELECT pg_advisory_lock({STARTED})".encode())
+            first = asyncio.create_task(one.write(looking.tx(accept), new("first"), 1))
+            await waiting(gate, 1)
+            second = asyncio.create_task(two.write(accept, new("second"), 1))
+            await waiting(gate, 2, second)
+            gate.execute(f"SELECT pg_advisory_unlock({STARTED})".encode())
+            await asyncio.to_thread(looking.reached.wait)
+            third = asyncio.create_task(three.write(accept, new("third"), 1))
+            await waiting(gate, 1, third)
+            looking.go_on.set()
+            await asyncio.gather(first, second, third)
+            places = gate.execute("SELECT place FROM ondol.runs ORDER BY place").fetchall()
+    assert places == [(0,), (1,), (2,)], "two of them have one place in the queue"
+
+
+async def test_what_a_process_still_writes_as_its_run_is_taken_and_ended_does_not_come_between(
+    new_database: Callable[[], str],
+) -> None:
+    """It is alive, but its lease is over, and a cancel was accepted: the other one ends the run for it."""
+    url, ending = new_database(), Paused("effect.of_run")
+    in_tool = Gate()
+
+    @tool
+    def letter() -> str:
+        in_tool.block()
+        return "sent"
+
+    agent = Agent("a", model=ScriptedModel([call("letter"), "done"]), tools=[letter])
+    other = PostgresStore(url)
+    async with Runtime(url, agents=[agent]) as rt:
+        await other.open(lambda: None)
+        try:
+            run = await rt.start(agent, "go", session="s")
+            await in_tool.reached.wait()
+            await rt.cancel(run.id, by="lee")
+            with psycopg.connect(url, autocommit=True) as gate:
+                taking = asyncio.create_task(other.write(ending.tx(recover), "default", run.id, 1, 10**15))
+                await asyncio.to_thread(ending.reached.wait)
+                in_tool.open()
+                await written_or_waiting(gate, "effects", "state = 'succeeded'")
+                ending.go_on.set()
+                assert (await taking).state == "cancelled"
+        finally:
+            await other.close()
+    found = invariants.written(url)
+    invariants.journals_are_whole(found)
+    invariants.rows_are_the_fold(found)
+    (effect,) = found.effects
+    assert effect.state == "unknown"
+    assert "sent" in (effect.evidence or "")
+
+
+class Paused:
+    """A place in a transaction: behind the batch with that statement. Its thread stands there until it may go on."""
+
+    def __init__(self, statement: str) -> None:
+        self.statement = statement
+        self.reached, self.go_on = threading.Event(), threading.Event()
+
+    def tx(self, made: Callable[P, Tx[T]]) -> Callable[P, Tx[T]]:
+        def paused(*args: P.args, **kwargs: P.kwargs) -> Tx[T]:
+            inner = made(*args, **kwargs)
+            try:
+                batch = next(inner)
+                while True:
+                    rows = yield batch
+                    if self.statement in [name for name, _ in batch]:
+                        self.reached.set()
+                        self.go_on.wait()
+                    batch = inner.send(rows)
+            except StopIteration as done:
+                return done.value  # type: ignore[no-any-return]
+
+        return paused
+
+
+WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+
+
+async def written_or_waiting(gate: psycopg.Connection, table: str, what: str) -> None:
+    """Return when that is there, or somebody waits for a lock."""
+    asked = f"SELECT count(*) > 0 OR ({WAITING}) > 0 FROM ondol.{table} WHERE {what}"
+    while gate.execute(asked.encode()).fetchone() != (True,):  # noqa: ASYNC110 - the server tells nobody
+        await asyncio.sleep(0)
+
+
+async def waiting(gate: psycopg.Connection, n: int, task: asyncio.Task[Accepted] | None = None) -> None:
+    """Return when so many wait for a lock, or the task is done."""
+    while task is None or not task.done():
+        (found,) = gate.execute(WAITING.encode()).fetchone() or (0,)
+        if found >= n:
+            return
+        await asyncio.sleep(0)
