@@ -1722,6 +1722,13 @@ MUTANTS = (
         ("tests/stores/test_postgres_commit.py",),
     ),
     Mutant(
+        "postgresql: who comes back first takes nothing from those who come back later",
+        "stores/postgres_listener.py",
+        "return now - self._out_of_touch if now < self._forgives_until else 0.0",
+        "return 0.0",
+        ("tests/stores/test_postgres_commit.py",),
+    ),
+    Mutant(
         "lock: one process drives a file",
         "stores/sqlite.py",
         "fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)",

@@ -13,6 +13,7 @@ from datetime import timedelta
 import behind
 import psycopg
 import pytest
+from kit import NEXT, NEXT_ANSWER, Conversation, Gate
 from postgres import Server
 from proxy import Cut, Proxy
 
@@ -264,6 +265,49 @@ async def test_who_closes_just_after_its_server_was_away_leaves_no_lease(
             await asyncio.sleep(0)
         proxy.down = False
     assert behind.execute(direct, "SELECT id FROM owners") == []
+
+
+async def test_when_nobody_reached_the_server_nothing_is_taken_from_one_that_comes_back_later(
+    new_database: Callable[[], str], postgres: Server
+) -> None:
+    """The leases of all were over, and none of them was dead."""
+    direct, gates = f"{new_database()}?lease=2", [Gate(), Gate()]
+
+    def desk(gate: Gate) -> Agent:
+        @tool(effect="once")
+        async def mail(ctx: Context[None]) -> str:
+            await gate.wait()
+            return "sent"
+
+        return Agent("desk", model=Conversation({"go": [[call("mail")], "done"]}), tools=[mail])
+
+    def alive() -> int:
+        return len(behind.execute(direct, "SELECT id FROM owners WHERE leased_until > clock_timestamp()"))
+
+    agents = [desk(gate) for gate in gates]
+    with Proxy(postgres.port) as one, Proxy(postgres.port) as two:
+        async with (
+            Runtime(one.url(direct), agents=[agents[0]]) as first,
+            Runtime(two.url(direct), agents=[agents[1]]) as second,
+        ):
+            runs = [await rt.start(agent, "go") for rt, agent in zip((first, second), agents, strict=True)]
+            for gate in gates:
+                await gate.reached.wait()
+            for proxy in (one, two):
+                proxy.down = True
+                proxy.cut_all()
+            while alive():  # noqa: ASYNC110 - the clock of a database tells nobody
+                await asyncio.sleep(0)
+            one.down = False
+            assert (await first.run(agents[0], NEXT)).text == NEXT_ANSWER
+            two.down = False
+            while alive() < 2:  # noqa: ASYNC110 - the clock of a database tells nobody
+                await asyncio.sleep(0)
+            for gate in gates:
+                gate.open()
+            for run in runs:
+                assert (await run.result()).text == "done"
+    assert behind.execute(direct, "SELECT DISTINCT fence, deaths FROM runs") == [(1, 0)]
 
 
 async def test_a_connection_that_stands_and_says_nothing_is_given_up_and_the_process_drives_on(

@@ -109,7 +109,8 @@ class PostgresStore:
         return listener.has_lease()
 
     async def drivers(self) -> Mapping[str, Sequence[str]]:
-        rows = await self.read(_list, "owner.list")
+        forgiven = 0.0 if self._listener is None else self._listener.forgiven()
+        rows = await self.read(_list, "owner.list", ended=f"{forgiven:g}")
         return {owner: json.loads(agents) for owner, agents in rows}
 
     # --- transactions -------------------------------------------------------------------------------------------

@@ -57,8 +57,10 @@ INSERT INTO owners (id, agents, leased_until)
 VALUES (:owner, :agents, clock_timestamp() + make_interval(secs => CAST(:seconds AS float8)))
 ON CONFLICT (id) DO UPDATE SET agents = excluded.agents, leased_until = excluded.leased_until
 
+-- Also those whose lease has ended within so many seconds.
 -- name: owner.list
-SELECT id, agents FROM owners WHERE leased_until > clock_timestamp() ORDER BY id
+SELECT id, agents FROM owners
+WHERE leased_until > clock_timestamp() - make_interval(secs => CAST(:ended AS float8)) ORDER BY id
 
 -- name: owner.forget
 DELETE FROM owners WHERE id = :owner

@@ -42,7 +42,9 @@ class Listener:
         self.place, self._loop, self._on_change, self._own = place, loop, on_change, own
         self.owner: str | None = None
         self._agents = "[]"
-        self._leased_until = 0.0  # of the monotonic clock
+        self._leased_until = 0.0  # of the monotonic clock, as are the next two
+        self._out_of_touch = 0.0  # since when, the last time that it could not renew its lease in time
+        self._forgives_until = 0.0
         self._unsaid = False  # something was written of which others were not told
         self._closing = False
         self._connection: psycopg.Connection[Any] | None = None
@@ -84,6 +86,12 @@ class Listener:
 
     def has_lease(self) -> bool:
         return self.owner is not None and time.monotonic() < self._leased_until
+
+    def forgiven(self) -> float:
+        """Others whose lease ended within so many seconds are not dead for that: this process could not renew its own, so
+        it may have been the server that nobody reached. They have a lease's time, and a bit, to come back."""
+        now = time.monotonic()
+        return now - self._out_of_touch if now < self._forgives_until else 0.0
 
     def _nudge(self) -> None:
         with contextlib.suppress(BlockingIOError):  # then it is awake
@@ -138,7 +146,11 @@ class Listener:
         if self.owner is not None and now >= self._due["renew"]:
             self._due["renew"] = now + self.place.lease / 3
             self._run("owner.lease", owner=self.owner, agents=self._agents, seconds=self.place.lease)
-            lapsed = not self.has_lease()
+            lapsed, last = not self.has_lease(), self._leased_until - self.place.lease
+            if now - last > self.place.lease * 2 / 3:  # it could not do it when it was due
+                if now >= self._forgives_until:
+                    self._out_of_touch = last
+                self._forgives_until = now + self.place.lease + 2 * _AGAIN
             self._leased_until = now + self.place.lease
             if lapsed:
                 log.warning("the lease of this process had ended: others may have taken over its runs")
@@ -170,7 +182,7 @@ class Listener:
         """What others wrote since the last time; and whose lease has ended meanwhile."""
         own = self._own()
         seen = {writer: n for writer, n in self._run("writer.list") if writer not in own}
-        living = {owner for owner, _ in self._run("owner.list")}
+        living = {owner for owner, _ in self._run("owner.list", ended=self.forgiven())}
         if seen != self._seen or living != self._living:
             call(self._loop, self._on_change)
         self._seen, self._living = seen, living
