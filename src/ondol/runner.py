@@ -685,9 +685,10 @@ class Drive:
         last = limits.reached(self.state, self.bounds, self.now()) is not None
         try:
             self.ended = await self.write(
-                transactions.commit, self.claim, self.now(), reply, n_messages, state, self.state.told,
-                self.state.step, last, self.prepare.leaves(), None if self.memory is None else self.memory.changes(),
-                self.prepare.pinned(), self.runner.wants(self.row.agent),
+                transactions.commit, self.claim_now, self.claimed.session, self.now(), reply, n_messages, state,
+                self.state.told, self.state.step, last, self.prepare.leaves(),
+                None if self.memory is None else self.memory.changes(), self.prepare.pinned(),
+                self.runner.wants(self.row.agent),
             )  # fmt: skip
         except CancelRequested:
             self.signal()

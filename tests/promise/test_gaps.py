@@ -24,6 +24,7 @@ from ondol import Agent, Context, Run, Runtime, events, tool, transactions
 from ondol.clock import to_micros
 from ondol.errors import ClaimLost, ModelError, OndolError
 from ondol.providers.openai import openai_chat
+from ondol.records import SessionRow
 from ondol.stores import sqlite_admin
 from ondol.testing import FaultPlan, barrier, call, error, raise_
 from ondol.transactions import Claim, Tx
@@ -123,7 +124,7 @@ async def _watch(run: Run, seen: list[tuple[str, Any]]) -> None:
         seen.append((event.type, event.data.get("text")))
 
 
-def _writes_of_a_holder(claim: Claim, now: int) -> dict[str, Callable[[], Tx[Any]]]:
+def _writes_of_a_holder(claim: Claim, session: SessionRow, now: int) -> dict[str, Callable[[], Tx[Any]]]:
     """Every transaction that only the holder of a claim makes."""
     succeeded = transactions.Outcome(entry=events.EffectSucceeded(call=0), attempt=1, reply=9, body="{}")
     completed = events.ModelCompleted(step=3, message=9)
@@ -144,7 +145,7 @@ def _writes_of_a_holder(claim: Claim, now: int) -> dict[str, Callable[[], Tx[Any
         "started": lambda: transactions.started(claim, now, 0, 2, now),
         "outcome": lambda: transactions.outcome(claim, "", now, succeeded),
         "suspend": lambda: transactions.suspend(claim, now, [], 1),
-        "commit": lambda: transactions.commit(claim, now, {"text": "other"}, 1, None, (), 3, True),
+        "commit": lambda: transactions.commit(claim, session, now, {"text": "other"}, 1, None, (), 3, True),
         "end": lambda: transactions.end(claim, now, failed),
     }
 
@@ -157,7 +158,7 @@ async def test_b13_z_after_t8_nothing_that_its_holder_still_wants_to_write_is_ta
         before = house.written()
         row = before.runs[run.id]
         claim, now = Claim("default", run.id, "s", row.fence, row.head or 0), to_micros(house.clock.now())
-        for name, write in _writes_of_a_holder(claim, now).items():
+        for name, write in _writes_of_a_holder(claim, before.sessions["default", "s"], now).items():
             with pytest.raises(OndolError) as refused:
                 await life.store.write(write)
             assert isinstance(refused.value, ClaimLost), f"{name}: {refused.value!r}"

@@ -247,7 +247,16 @@ async def test_b12_z_a_commit_is_refused_even_if_the_new_owner_has_committed(hou
         claimed = await take_over(house, run.id, life)
         final = {"id": run.id, "state": "completed", "session": "s", "operation_id": "op", "text": "done"}
         await life.store.write(
-            transactions.commit, claimed.claim, to_micros(house.clock.now()), final, 3, None, (), 1, True
+            transactions.commit,
+            claimed.claim,
+            claimed.session,
+            to_micros(house.clock.now()),
+            final,
+            3,
+            None,
+            (),
+            1,
+            True,
         )
         before = house.written()
         place.go_on.set()

@@ -88,8 +88,8 @@ class Listener:
         return self.owner is not None and time.monotonic() < self._leased_until
 
     def forgiven(self) -> float:
-        """Others whose lease ended within so many seconds are not dead for that: this process could not renew its own, so
-        it may have been the server that nobody reached. They have a lease's time, and a bit, to come back."""
+        """Others whose lease ended within so many seconds are not dead for that: this process could not renew its own,
+        so it may have been the server that nobody reached. They have a lease's time, and a bit, to come back."""
         now = time.monotonic()
         return now - self._out_of_touch if now < self._forgives_until else 0.0
 

@@ -68,8 +68,10 @@ _CHECKED = {
         "run.hold_answered",
         "run.hold_spent",
         "run.hold_writing",
+        "run.steered",
         "effect.start",
         "effect.outcome",
+        "session.commit",
     )
 }
 NOT_AS_FORESEEN = "22012"  # SQLSTATE of a division by zero

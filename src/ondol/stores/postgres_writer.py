@@ -69,7 +69,7 @@ class _Member:
         """
         before = 0
         if self.foresees and isinstance(self.batch, Foreseen):
-            before = wire.send(postgres_statements.checked(self.batch))
+            before = wire.send([*self.locks(), *postgres_statements.checked(self.batch)])
             self.changed = True
             self.step([[row] for row in self.batch.rows])
         try:

@@ -63,7 +63,7 @@ def claim(tenant: str, run: str, owner: str, at: int) -> Tx[Claimed | None]:
     row = RunRow(*rows[0])
     entry = events.RunStarted() if row.fence == 1 else events.RunResumed()
     append, _ = append_entries(tenant, run, row.fence, row.next_seq - 1, at, [entry])
-    _, stored, bodies, session, steered, *told_of = yield [
+    _, stored, bodies, session, ((steered,),), *told_of = yield [
         append,
         ("entry.list", key | {"after": 0}),
         ("message.of_run", key),
@@ -485,6 +485,7 @@ def suspend(claim: Claim, at: int, asks: Sequence[str], after: int) -> Tx[tuple[
 
 def commit(
     claim: Claim,
+    session: SessionRow,
     at: int,
     reply: Mapping[str, Any],
     n_messages: int,
@@ -499,17 +500,18 @@ def commit(
 ) -> Tx[Ended]:
     """T8, the only completion point: session revision by compare-and-swap on ``head``, messages, reply, run, memory.
 
-    Refused while a message waits to join the run, unless this was its ``last`` step. ``seen`` is what models are shown
-    of the session from now on, ``pins`` what is pinned in it, where that is news. ``tell``: somebody may want to
-    hear of it.
+    ``session`` is as it was at the claim. Refused while a message waits to join the run, unless this was its ``last``
+    step. ``seen`` is what models are shown of the session from now on, ``pins`` what is pinned in it, where that is
+    news. ``tell``: somebody may want to hear of it.
     """
     key = {"tenant": claim.tenant, "run": claim.run}
     of_session = {"tenant": claim.tenant, "session": claim.session}
-    held, committed, steered = yield [
+    first: list[Statement] = [
         hold(claim, 3, at),
         ("session.commit", of_session | {"run": claim.run, "n": n_messages, "at": at}),
         ("run.steered", key),
     ]
+    held, committed, ((steered,),) = yield foresee(claim, first, (claim.head + 1, session.next_message), (0,))
     seq = held_seq(held, claim, cancel=False)
     if steered and not last:
         raise SignalsUnread(f"a message waits to join run {claim.run}")
@@ -520,7 +522,7 @@ def commit(
     append, batch = append_entries(claim.tenant, claim.run, claim.fence, seq, at, entries)
     body = values.dumps({**reply, "revision": revision})
     done = {"reply": body, "reply_sum": journal.content_checksum(RunRow.what_was_replied(claim.run), body)}
-    before = (None, None) if state is None else committed[0][2:]
+    before = (None, None) if state is None else (session.state, session.state_sum)
     done |= {"base": base, "state_before": before[0], "state_before_sum": before[1], "at": at}
     writes: list[Statement] = [append, ("run.complete", key | done)]
     if state is not None:

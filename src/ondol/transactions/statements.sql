@@ -74,7 +74,7 @@ SELECT count(*) FROM runs WHERE tenant = :tenant AND session = :session AND stat
 
 -- What waits to join a run, and the run that it becomes a part of: see `driving.note_down`.
 -- name: run.steered
-SELECT 1 FROM runs WHERE tenant = :tenant AND host = :run AND state = 'queued' LIMIT 1
+SELECT count(*) FROM (SELECT 1 FROM runs WHERE tenant = :tenant AND host = :run AND state = 'queued' LIMIT 1) one
 
 -- name: run.steers
 SELECT r.place, r.id, m.ordinal, m.body, m.sum FROM runs r JOIN messages m ON m.tenant = r.tenant AND m.run = r.id
@@ -313,7 +313,7 @@ RETURNING revision
 -- name: session.commit
 UPDATE sessions SET revision = revision + 1, next_message = next_message + :n, updated_at = :at
 WHERE tenant = :tenant AND id = :session AND revision = (SELECT head FROM runs r WHERE r.tenant = :tenant AND r.id = :run)
-RETURNING revision, next_message - :n, state, state_sum
+RETURNING revision, next_message - :n
 
 -- name: session.write
 UPDATE sessions SET revision = revision + 1, state = coalesce(:state, state),
