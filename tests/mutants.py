@@ -685,6 +685,13 @@ MUTANTS = (
         ("tests/rules/test_journal.py::test_a_batch_that_was_changed_in_any_place_is_found",),
     ),
     Mutant(
+        "checksum: a run of which an entry is missing is not driven",
+        "runner.py",
+        "        journal.check_whole(self.row.id, claimed.batches, 0, self.row.next_seq - 1)\n",
+        "",
+        ("tests/stores/test_sqlite_damage.py",),
+    ),
+    Mutant(
         "length: an answer that was cut off makes none of its calls",
         "plans.py",
         '    if stop == "length":\n',

@@ -579,6 +579,20 @@ def _sum(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
+def check_whole(run: str, batches: Iterable[Batch], after: int, last: int) -> None:
+    """Nothing is missing of what follows the entry ``after``, as far as the ``last`` one. Of a run that was erased
+    there is nothing at all. Raises StoreCorrupt."""
+    seq = None
+    for batch in batches:
+        if batch.seq != (after if seq is None else seq) + 1:
+            break
+        seq = batch.seq + len(batch.entries) - 1
+    else:
+        if seq in (None, last):
+            return
+    raise StoreCorrupt(f"run {run} lacks the entry behind {seq or after}: restore a backup (ondol db restore)")
+
+
 def loads(run: str, seq: int, fence: int, at: int, v: int, body: str, stored_sum: int) -> Batch:
     """A batch as it was written.
 

@@ -53,12 +53,14 @@ def list_runs(
 
 
 def read_journal(tenant: str, run: str, after: int = 0) -> Tx[tuple[RunRow, list[journal.Batch]]]:
-    """The run and its batches behind ``after``, the sequence of the last entry of a batch."""
+    """The run and its batches behind ``after``, the sequence of the last entry of a batch. Raises StoreCorrupt."""
     run_rows, rows = yield [
         ("run.get", {"tenant": tenant, "run": run}),
         ("entry.list", {"tenant": tenant, "run": run, "after": after}),
     ]
-    return run_row(run_rows, run), [journal.loads(run, *r) for r in rows]
+    row, batches = run_row(run_rows, run), [journal.loads(run, *r) for r in rows]
+    journal.check_whole(run, batches, after, row.next_seq - 1)
+    return row, batches
 
 
 def journal_ends(tenant: str, run: str) -> Tx[tuple[int, int]]:

@@ -152,6 +152,7 @@ class Drive:
         self.claim, self.row = claimed.claim, claimed.run
         self.store, self.clock = runner.store, runner.clock
         self.now: Callable[[], int] = functools.partial(micros, runner.clock)
+        journal.check_whole(self.row.id, claimed.batches, 0, self.row.next_seq - 1)
         self.state = journal.fold(claimed.batches)
         self.talk = Conversation(
             claimed.bodies, claimed.messages, served.agent.instructions, self.asked.provider, served.repeatable

@@ -11,7 +11,7 @@ import apsw
 import pytest
 
 from ondol import Agent, Context, Runtime, RunWaiting, tool
-from ondol.errors import StoreCorrupt
+from ondol.errors import CursorExpired, StoreCorrupt
 from ondol.stores.sqlite import SqliteStore
 from ondol.stores.sqlite_admin import check
 from ondol.testing import FaultPlan, FaultyStore, ScriptedModel, call
@@ -113,6 +113,32 @@ def in_entry(file: Path, agent: str) -> str:
     with closing(apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
         rows = connection.execute("SELECT body FROM entries JOIN runs ON runs.id = run WHERE agent = ?", (agent,))
         return str(rows.get)
+
+
+@pytest.mark.parametrize("lost", ["the first", "one in the middle", "the last"])
+async def test_a_run_of_which_an_entry_is_missing_is_not_driven_and_says_why(file: Path, lost: str) -> None:
+    """As where a bit in the inner pages of the file hides rows: each one that is left matches its checksum."""
+    which = {
+        "the first": "= 1",
+        "one in the middle": "= 2",
+        "the last": "= (SELECT max(seq) FROM entries e WHERE e.run = entries.run)",
+    }
+    with closing(apsw.Connection(str(file))) as connection:
+        (waiting,) = connection.execute("SELECT id FROM runs WHERE agent = 'mail'").fetchall()[0]
+        connection.execute(f"DELETE FROM entries WHERE run = ? AND seq {which[lost]}", (waiting,))
+        assert connection.changes() == 1
+    async with Runtime(SqliteStore(file), agents=[mail(), talk()]) as rt:
+        run = await rt.get_run(waiting)
+        (ask,) = await run.asks()
+        await ask.approve(by="lee")
+        async with asyncio.timeout(PATIENCE):
+            with pytest.raises(StoreCorrupt, match="restore a backup"):
+                await run.result()
+            with pytest.raises((StoreCorrupt, CursorExpired)):
+                [event async for event in run.events()]
+        assert (await rt.run("talk", "hello", session="another")).text == "nice to meet you"
+    assert sent == []
+    assert any(run.id in problem for problem in check(file))
 
 
 async def test_a_message_that_became_another_kind_of_value_is_damaged_too(file: Path) -> None:

@@ -35,6 +35,7 @@ from torture.test_calls import Client, Faults, lives
 from torture.test_power import recorded
 
 Files = dict[str, bytes]
+LOG = "ondol.db-wal"
 DRIVEN = ("once_with_check", "parallel", "long_result", "steps", "approved_after_restart")
 
 
@@ -107,6 +108,7 @@ async def said(rt: Runtime, runs: list[str]) -> dict[str, Any]:
     for run in runs:
         asked[f"events {run}"] = lambda run=run: _events(rt, run)  # type: ignore[misc]
         asked[f"body {run}"] = lambda run=run: _body(rt, run)  # type: ignore[misc]
+        asked[f"blobs {run}"] = lambda run=run: _blobs(rt, run)  # type: ignore[misc]
     told: dict[str, Any] = {}
     for what, ask in asked.items():
         try:
@@ -132,6 +134,10 @@ async def _events(rt: Runtime, run: str) -> Any:
 async def _body(rt: Runtime, run: str) -> Any:
     found = await rt.get_run(run)
     return (await found.result()).body if found.status == "completed" else None
+
+
+async def _blobs(rt: Runtime, run: str) -> Any:
+    return [await rt.get_blob(digest) for digest in sorted(await rt.blobs_of(run))]
 
 
 def found(folder: Path) -> Files:
@@ -169,11 +175,24 @@ async def reads_truly(files: Files, truth: dict[str, Any], place: Place) -> None
 
 
 async def flipped(chosen: random.Random, place: Place) -> None:
+    """One bit of the file, of a blob, or of a log that a crash has left."""
+    if chosen.random() < 0.3:
+        files = left_by_a_crash(chosen)
+        await goes_on_from(made_of({**files, LOG: with_a_flip(files[LOG], chosen)}, place.folder))
+    else:
+        await flipped_at_rest(chosen, place)
+
+
+async def flipped_at_rest(chosen: random.Random, place: Place) -> None:
     files, truth = settled(chosen.choice(DRIVEN))
-    name = chosen.choice([n for n in sorted(files) if n == "ondol.db"])
-    data = bytearray(files[name])
-    data[chosen.randrange(len(data))] ^= 1 << chosen.randrange(8)
-    await reads_truly({**files, name: bytes(data)}, truth, place)
+    name = chosen.choice([name for name, data in sorted(files.items()) if data])
+    await reads_truly({**files, name: with_a_flip(files[name], chosen)}, truth, place)
+
+
+def with_a_flip(data: bytes, chosen: random.Random) -> bytes:
+    changed = bytearray(data)
+    changed[chosen.randrange(len(changed))] ^= 1 << chosen.randrange(8)
+    return bytes(changed)
 
 
 async def cut_short(chosen: random.Random, place: Place) -> None:
@@ -183,8 +202,8 @@ async def cut_short(chosen: random.Random, place: Place) -> None:
         await reads_truly({**files, "ondol.db": data[: chosen.randrange(1, len(data))]}, truth, place)
         return
     files = left_by_a_crash(chosen)
-    log = files["ondol.db-wal"]
-    file = made_of({**files, "ondol.db-wal": log[: chosen.randrange(len(log))]}, place.folder)
+    log = files[LOG]
+    file = made_of({**files, LOG: log[: chosen.randrange(len(log))]}, place.folder)
     await goes_on_from(file)
 
 
@@ -205,7 +224,7 @@ def left_by_a_crash(chosen: random.Random) -> Files:
     made: Recording = recorded(chosen.choice([name for name in DRIVEN if not NAMED[name].asks]), 1)
     middle = len(made.events) // 2
     files = made.image(chosen.randrange(middle, middle + middle // 4), "kept", chosen)
-    assert files["ondol.db-wal"]
+    assert files[LOG]
     return files
 
 
@@ -249,7 +268,7 @@ async def case(seed: int, place: Place) -> None:
 async def control(seed: int, place: Place) -> None:
     """Nobody looks at the checksum of an entry, a message or a reply."""
     with patch("ondol.journal.checksum", lambda *_: 0), patch("ondol.journal.check_message", lambda *_: None):
-        await flipped(random.Random(seed), place)
+        await flipped_at_rest(random.Random(seed), place)
 
 
 FAMILY = Family(case=case, control=control, cases=1_000, sample=63, tries=500, violation=(AssertionError, ValueError))
