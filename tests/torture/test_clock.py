@@ -1,8 +1,9 @@
 """Family ``clock``: the clock of the machine is set, forwards or backwards, between any two steps of a run.
 
-Whatever the clock shows then, the run comes to rest in the time that it would take anyway: a few minutes that really
-pass. Nothing is done twice, nothing that waits for a person expires because of the jump, and the model is told the time
-of its run as its zone has it, also on the day on which that changes.
+On PostgreSQL that is while its process has a lease, which other clocks measure. Whatever the clock shows then, the run
+comes to rest in the time that it would take anyway: a few minutes that really pass. Nothing is done twice, nothing that
+waits for a person expires because of the jump, and the model is told the time of its run as its zone has it, also on
+the day on which that changes.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ MOMENTS = 30  # more than a run has of them
 PATIENCE = 20  # minutes that may really pass: five after a jump, one for each deadline of a lost attempt
 
 
-async def case(seed: int, place: Place, url: str | None = None) -> None:
+async def case(seed: int, place: Place) -> None:
     chosen = random.Random(seed)
     jump, work = JUMPS[seed % len(JUMPS)], WORK[seed // len(JUMPS) % len(WORK)]
     moment, dies = chosen.randrange(MOMENTS), chosen.choice(("no", "no", "before", "after"))
-    world = World(url or f"sqlite:///{place.folder / 'ondol.db'}", chosen)
+    world = World(place.db, chosen)
     world.clock.set(chosen.choice(STARTS))
     zone = chosen.choice(ZONES)
     try:
@@ -74,7 +75,9 @@ async def control(seed: int, place: Place) -> None:
         await case(seed, place)
 
 
-FAMILY = Family(case=case, control=control, cases=200, sample=30, tries=60)
+FAMILY = Family(
+    case=case, control=control, cases=200, sample=30, sample_postgres=9, tries=60, stores=("sqlite", "postgresql")
+)
 
 
 @FAMILY.sampled

@@ -16,10 +16,11 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from crash import invariants
 
-from ondol import Agent, Limits, Runtime
+from ondol import Agent, Limits, RunResult, Runtime
 from ondol.model import ModelOutput, ModelRequest
 from ondol.testing import ScriptedModel
 from torture.campaign import Family, Place
@@ -65,10 +66,15 @@ async def _answer(request: ModelRequest, text: str) -> AsyncIterator[ModelOutput
 
 @dataclass
 class Seen:
-    """What was measured: seconds until accepted, bytes in memory after each arrival."""
+    """What was measured: seconds until accepted, bytes in memory after each arrival. And what clients were told."""
 
     accepted: list[float] = field(default_factory=list)
     memory: list[int] = field(default_factory=list)
+    log: list[dict[str, Any]] = field(default_factory=list)
+
+    def told(self, result: RunResult, operation: str) -> None:
+        reply = {"event": "reply", "operation": operation, "body": result.body, "session": result.session}
+        self.log.append(reply | {"revision": result.revision})
 
     @property
     def p99(self) -> float:
@@ -84,7 +90,9 @@ async def stands(store: str, file: Path, runs: int, arrivals: int, a_second: flo
         handles = _handles()
         for first in range(0, runs, 500):
             numbers = range(first, min(first + 500, runs))
-            await asyncio.gather(*(rt.start(agent, "slowly", operation_id=f"slow{n}") for n in numbers))
+            seen.log += [{"event": "sent", "operation": f"slow{n}"} for n in numbers]
+            began = await asyncio.gather(*(rt.start(agent, "slowly", operation_id=f"slow{n}") for n in numbers))
+            seen.log += [{"event": "accepted", "operation": run.operation_id, "run": run.id} for run in began]
         try:
             async with asyncio.timeout(None if slots > runs else 1):
                 await crowd.all_inside.wait()
@@ -95,16 +103,20 @@ async def stands(store: str, file: Path, runs: int, arrivals: int, a_second: flo
 
         async def arrives(n: int) -> None:
             began = time.perf_counter()
+            seen.log.append({"event": "sent", "operation": f"quick{n}"})
             run = await rt.start(agent, "hello", operation_id=f"quick{n}", session=f"q{n % 50}")
             seen.accepted.append(time.perf_counter() - began)
-            assert (await run.result()).text == "at once"
+            seen.log.append({"event": "accepted", "operation": f"quick{n}", "run": run.id})
+            result = await run.result()
+            assert result.text == "at once"
+            seen.told(result, f"quick{n}")
             seen.memory.append(_memory())
 
-        began = time.perf_counter()
+        opened = time.perf_counter()
         async with asyncio.TaskGroup() as group:
             for n in range(arrivals):
                 if a_second is not None:
-                    await asyncio.sleep(max(0.0, began + n / a_second - time.perf_counter()))
+                    await asyncio.sleep(max(0.0, opened + n / a_second - time.perf_counter()))
                     group.create_task(arrives(n))
                 else:
                     await arrives(n)
@@ -112,7 +124,9 @@ async def stands(store: str, file: Path, runs: int, arrivals: int, a_second: flo
         assert {r.status for r in await rt.runs(state="running", limit=runs + 1)} == {"running"}
         crowd.may_go.set()
         for n in range(runs):
-            assert (await (await rt.find_run(f"slow{n}")).result()).text == "at last"
+            result = await (await rt.find_run(f"slow{n}")).result()
+            assert result.text == "at last"
+            seen.told(result, f"slow{n}")
         gc.collect()
         assert len(asyncio.all_tasks()) <= tasks + 2, "tasks are left"
     written = invariants.written(f"sqlite:///{file}")
@@ -120,6 +134,12 @@ async def stands(store: str, file: Path, runs: int, arrivals: int, a_second: flo
     assert set(crowd.asked.values()) == {1}
     invariants.nothing_runs(written)
     invariants.nothing_uncommitted_is_in_a_session(written)
+    invariants.accepted_operations_are_there(written, seen.log)
+    invariants.journals_are_whole(written)
+    invariants.replies_agree(written, seen.log)
+    invariants.model_calls_are_bounded(written, crowd.asked)
+    if runs <= SMALL:  # the others compare each with each
+        invariants.hold(written, (), seen.log, crowd.asked)
     return seen
 
 
