@@ -42,6 +42,13 @@ class Inside:
     point: str
     sqlite: int
     postgresql: int
+    on_postgresql: str = ""  # another point
+
+    def on(self, db: str) -> tuple[str, int]:
+        """The point on that store, and how many behind it."""
+        if behind.file_of(db) is not None:
+            return self.point, self.sqlite
+        return self.on_postgresql or self.point, self.postgresql
 
 
 POINTS: dict[str, str | Inside] = {  # where a process dies: a point of a plan, or inside a commit
@@ -57,12 +64,12 @@ POINTS: dict[str, str | Inside] = {  # where a process dies: a point of a plan, 
     "B9, its outcome is durable": "outcome.after",
     "B10, suspending": Inside("suspend.before", 2, 3),
     "B11, decided": "decide.after",
-    "B12, T8 in flight": Inside("commit.before", 2, 4),
+    "B12, T8 in flight": Inside("commit.before", 2, 2),
     "B13, T8 durable": "commit.after",
     "B14, told and not recorded": "delivered.before",
     "during a model call": "model.delta",
     "during a tool": "tool.after",
-    "inside a commit": Inside("commit.before", 7, 2),
+    "inside a commit": Inside("commit.before", 7, 2, on_postgresql="accept.before"),
 }
 NOT_OF = {"no_tool": ("B7", "B8", "B9", "during a tool"), "read": ("B7", "B8")}  # they have no such point
 CELLS = [(point, kind) for point in POINTS for kind in KINDS if not point.startswith(NOT_OF.get(kind, "-"))]
@@ -137,7 +144,7 @@ class Killed:
         """False if it came to its end without passing that point. One that takes it up ``later`` dies at its end."""
         plan, inside = FaultPlan(), None
         if isinstance(at, Inside):
-            inside = (at.point, at.sqlite if behind.file_of(self.db) is not None else at.postgresql)
+            inside = at.on(self.db)
         else:
             plan.at(at, fault=kill())
         if later:

@@ -108,7 +108,7 @@ async def stands_still(name: str, plan: FaultPlan, place: Place, inside: Inside 
     world = World(downstream.url, place.name, place.folder / "client.jsonl", listens=True)
     order: dict[str, Any] = {"slept": str(place.folder / "slept"), "signal": signal.SIGSTOP}
     if inside is not None:
-        order["inside"] = (inside.point, inside.sqlite if behind.file_of(place.db) is not None else inside.postgresql)
+        order["inside"] = inside.on(place.db)
     pid = app().starts(place.db, world, name, plan, **order)
     return Sleeper(place, downstream, world, name, pid) if app().stopped() else None
 
