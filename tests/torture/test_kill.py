@@ -178,6 +178,7 @@ async def case(seed: int, place: Place) -> None:
         assert killed.dies(second, later=LATER.total_seconds())
         await killed.is_taken_up(2)
         return
+    assert len(every_place()) <= WRITES, f"of {len(every_place())} places not each is tried"
     name, at = every_place()[(seed - len(PAIRS)) % len(every_place())]
     killed = Killed(place, await place.downstream(), name)
     app().starts(killed.db, killed.world, name, at.plan(kill()))

@@ -37,7 +37,7 @@ from torture.campaign import Family, Place, empty_folder
 from torture.recorded_disk import LOSSES, Loss, Recording, recording
 
 TRIED = ("parallel", "steps", "long_result", "approved_after_restart")  # each kind of effect, a blob, a restart
-PLACES = 480  # events of a recording that are tried with each loss: as good as all
+PLACES = 512  # events of a recording, and some to spare: each is tried with each loss
 STRIDE = 7  # through them, so that the first of the cases are of every part of a recording
 A_RECORDING = PLACES * len(TRIED) * len(LOSSES)  # cases that share the recordings
 FEW_PAGES = 4  # of the log, after which it is copied into the file: often, so that a cut meets it
@@ -120,6 +120,7 @@ def cut(seed: int) -> Cut:
     chosen = random.Random(seed)
     scenario = TRIED[seed % len(TRIED)]
     made = recorded(scenario, seed // A_RECORDING)
+    assert len(made.events) < PLACES, f"of {len(made.events)} events of {scenario} not each is tried"
     if seed >= A_RECORDING:
         return Cut(scenario, made, chosen.randrange(len(made.events) + 1), chosen.choice(LOSSES))
     at, loss = divmod(seed // len(TRIED), len(LOSSES))
