@@ -99,6 +99,8 @@ class Death:
         raise TypeError("a process dies where it can be awaited: use afault_point there")
 
     async def ahit(self) -> None:
+        if self.store.gone:  # the dead do not die once more as they are cleared away
+            raise asyncio.CancelledError
         self.store.died.set()
         await asyncio.get_running_loop().create_future()
 
