@@ -1736,6 +1736,13 @@ MUTANTS = (
         ("tests/stores/test_postgres_commit.py",),
     ),
     Mutant(
+        "postgresql: a server without a connection left is busy, whichever role it names",
+        "stores/postgres_place.py",
+        'if "too many" in said or "connection slots" in said:  #',
+        "if False:  #",
+        ("tests/stores/test_postgres_admin.py",),
+    ),
+    Mutant(
         "lock: one process drives a file",
         "stores/sqlite.py",
         "fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)",

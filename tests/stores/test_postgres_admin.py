@@ -61,6 +61,26 @@ async def test_what_cannot_be_opened_says_why_and_what_to_do(empty: str, postgre
         PostgresStore("postgresql://localhost/x?schema=A;DROP")
 
 
+@pytest.mark.parametrize("of", ["the user", "the server"])
+def test_a_server_with_no_connection_left_is_busy_and_lets_in_later(empty: str, postgres: Server, of: str) -> None:
+    """What it says then names a role, and the user is let in all the same."""
+    name = f"crowded_{of.split()[1]}"
+    postgres.execute(f"CREATE ROLE {name} LOGIN CONNECTION LIMIT {0 if of == 'the user' else -1}")
+    place = Place.of(empty.replace("postgres@", f"{name}@"))
+    held = []
+
+    def take_all() -> None:
+        while True:
+            held.append(place.connect())
+
+    try:
+        with pytest.raises(StoreBusy, match=r"has no connection left .*: raise max_connections, or use fewer"):
+            take_all()
+    finally:
+        for connection in held:
+            connection.close()
+
+
 def test_a_url_that_names_no_store_does_not_show_its_password() -> None:
     with pytest.raises(InvalidInput) as refused:
         Runtime("mysql://me:canary@localhost/x")

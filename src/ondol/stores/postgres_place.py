@@ -150,10 +150,10 @@ class Place:
         said = " ".join(said.split())
         if "does not exist" in said and "database" in said:
             return StoreError(f"{self.name}: there is no such database ({said}): make it (createdb), or name another")
+        if "too many" in said or "connection slots" in said:  # some of these name a role
+            return StoreBusy(f"{self.name} has no connection left ({said}): raise max_connections, or use fewer")
         if "authentication" in said or "no password" in said or "role" in said or "pg_hba" in said:
             return StoreError(f"{self.name} does not let this user in ({said}): look at user and password")
-        if "too many" in said or "connection slots" in said:
-            return StoreBusy(f"{self.name} has no connection left ({said}): raise max_connections, or use fewer")
         return StoreBusy(f"{self.name} cannot be reached ({said}): is it running, and is the address right?")
 
     def translated(self, refused: Refused) -> StoreError | InvalidInput:
