@@ -98,6 +98,20 @@ MUTANTS = (
         ("tests/stores/test_postgres_commit.py::test_a_write_cut_off_at_commit_is_done_once",),
     ),
     Mutant(
+        "erased: what fails on a turn that was erased meanwhile is not kept",
+        "transactions/statements.sql",
+        "AND m.run = outbox.run) THEN :error END",
+        "AND m.run = outbox.run) THEN :error ELSE :error END",
+        ("tests/promise/test_erasing.py::test_who_learns_from_a_turn_as_it_is_erased_leaves_no_word_of_it",),
+    ),
+    Mutant(
+        "erased: nothing is learned from a turn that was erased meanwhile",
+        "transactions/outbox.py",
+        "    if moved and moved[0][0] and scope is not None:",
+        "    if moved and scope is not None:",
+        ("tests/promise/test_erasing.py::test_who_learns_from_a_turn_as_it_is_erased_leaves_no_word_of_it",),
+    ),
+    Mutant(
         "postgresql: what a last batch read is read again where its answer was lost",
         "stores/postgres_writer.py",
         "if postgres_statements.only_reads(statement)",

@@ -232,3 +232,27 @@ async def test_what_was_erased_is_overwritten_in_the_file_too(db: str, tmp_path:
         await rt.delete_session("s", by="lee")
     files = [f for f in file.parent.iterdir() if f.is_file() and f.name.startswith(file.name)]
     assert {word: f.name for f in files for word in WORDS if word.encode() in f.read_bytes()} == {}
+
+
+@pytest.mark.both_stores
+@pytest.mark.parametrize("fails", [True, False])
+async def test_who_learns_from_a_turn_as_it_is_erased_leaves_no_word_of_it(db: str, fails: bool) -> None:
+    reading, erased = asyncio.Event(), asyncio.Event()
+
+    async def slow(said: Sequence[Message]) -> list[str]:
+        reading.set()
+        await erased.wait()
+        if fails:
+            raise ValueError(f"qzdead: {said[0].text}")
+        return [said[0].text]
+
+    one = Agent("a", model=ScriptedModel(["ok"]), memory=Memory(extract=slow))
+    async with Runtime(db, agents=[one]) as rt:
+        await rt.run(one, "qzinput", session="s", user="kim")
+        await reading.wait()
+        await rt.delete_session("s", by="lee")
+        erased.set()
+        while not (found := await rt.outbox()) or not found[0].attempts:
+            await rt._working.look()
+        assert found[0].error is None
+        assert words(db) == {}

@@ -77,9 +77,9 @@ def delivered(
     facts: Sequence[NewFact] = (), expires_at: int | None = None,
 ) -> Tx[bool]:  # fmt: skip
     """It was told; with it, what was learned from the turn is remembered (``taught``: whether memory heard of it at
-    all). False when another process was first."""
+    all), unless the turn was erased meanwhile. False when another process was first."""
     (moved,) = yield [_set(tenant, message, "delivered", message.attempts + 1, message.due, None, taught)]
-    if moved and scope is not None:
+    if moved and moved[0][0] and scope is not None:
         for fact in facts:
             yield from remember(scope, fact, at, run=message.run, expires_at=expires_at)
     return bool(moved)

@@ -840,10 +840,13 @@ ORDER BY at DESC, id DESC LIMIT :limit
 -- name: outbox.get
 SELECT id, run, kind, state, attempts, due, error, at FROM outbox WHERE tenant = :tenant AND id = :id
 
+-- Of a turn that was erased meanwhile nothing is kept.
 -- name: outbox.set
-UPDATE outbox SET state = :state, attempts = :attempts, due = :due, error = :error,
+UPDATE outbox SET state = :state, attempts = :attempts, due = :due,
+  error = CASE WHEN EXISTS (SELECT 1 FROM messages m WHERE m.tenant = :tenant AND m.run = outbox.run) THEN :error END,
   taught = CASE WHEN :taught = 1 THEN 1 ELSE taught END
-WHERE tenant = :tenant AND id = :id AND state = :was AND attempts = :before RETURNING id
+WHERE tenant = :tenant AND id = :id AND state = :was AND attempts = :before
+RETURNING EXISTS (SELECT 1 FROM messages m WHERE m.tenant = :tenant AND m.run = outbox.run)
 
 -- name: outbox.erase
 UPDATE outbox SET error = NULL WHERE tenant = :tenant
