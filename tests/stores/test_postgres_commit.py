@@ -22,6 +22,7 @@ from ondol.errors import OutcomeUnknown, StoreBusy
 from ondol.queries import get_meta
 from ondol.stores import postgres_listener, postgres_place, postgres_writer
 from ondol.stores.postgres import PostgresStore
+from ondol.stores.postgres_wire import PATIENCE
 from ondol.testing import FaultPlan, FaultyStore, ScriptedModel, call
 from ondol.transactions import Final, Tx, set_meta
 
@@ -173,6 +174,20 @@ async def test_what_cannot_be_learned_in_time_is_said_to_be_unknown(
         run = await rt.start(agent, "hi", session="s", operation_id="op")
         await run.result()
         assert [r.id for r in await rt.runs()] == [run.id]
+
+
+async def test_a_read_back_that_brings_no_answer_is_waited_for_as_long_as_is_said(
+    new_database: Callable[[], str], proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection stands, and passes nothing on: not for as long as any statement may take."""
+    monkeypatch.setattr(postgres_writer, "READ_BACK_PATIENCE", 0.5)
+    async with opened(proxy.url(new_database())) as store:
+        await store.write(count)
+        proxy.cut, proxy.mute = "after", b"WHEN writers.n = "
+        with pytest.raises(OutcomeUnknown):
+            await asyncio.wait_for(store.write(count), PATIENCE / 2)
+        proxy.mute = None
+        assert await store.write(count) == 3
 
 
 async def test_a_run_that_is_there_after_nobody_knew_is_driven_when_its_operation_comes_again(

@@ -38,8 +38,8 @@ class Refused(Exception):
 class Wire:
     """One connection, used by one thread: ``send`` several times, then ``receive`` once for the rows of all."""
 
-    def __init__(self, connection: psycopg.Connection[Any]) -> None:
-        self._connection, self._pg = connection, connection.pgconn
+    def __init__(self, connection: psycopg.Connection[Any], patience: float = PATIENCE) -> None:
+        self._connection, self._pg, self._patience = connection, connection.pgconn, patience
         self._prepared: dict[tuple[str, tuple[int, ...]], bytes] = {}
         self._decoders: dict[str, list[Callable[[bytes], Any]]] = {}
         self._sent: list[tuple[str, tuple[str, tuple[int, ...]] | None]] = []  # name; what it prepares
@@ -136,10 +136,10 @@ class Wire:
 
     def _wait(self, event: int) -> None:
         self._poll.modify(self._pg.socket, event)
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + self._patience
         while not self._poll.poll((until - time.monotonic()) * 1000):
             if time.monotonic() >= until:
-                raise ConnectionLost(f"no word from the server for {PATIENCE:.0f} s")
+                raise ConnectionLost(f"no word from the server for {self._patience:g} s")
 
     def _rows(self, name: str, result: PGresult) -> list[Row]:
         width = result.nfields

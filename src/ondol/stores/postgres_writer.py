@@ -295,7 +295,7 @@ class Writer:
         why: Exception = lost
         while time.monotonic() < until:
             try:
-                wire = Wire(self.connector.connect(READ_BACK_PATIENCE))
+                wire = Wire(self.connector.connect(READ_BACK_PATIENCE), READ_BACK_PATIENCE)
             except StoreError as error:
                 why = error
                 time.sleep(PAUSE)
