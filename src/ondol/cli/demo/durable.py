@@ -10,7 +10,7 @@ from ondol.agent import Agent
 from ondol.cli import codes
 from ondol.cli.bystander import Bystander
 from ondol.cli.demo import shop as shops
-from ondol.cli.demo.shop import Crash, Shop
+from ondol.cli.demo.shop import Crash, Shop, tell
 from ondol.cli.follow import waiting_code
 from ondol.cli.output import say_failed
 from ondol.errors import NotFound, OndolError, RunWaiting
@@ -54,7 +54,7 @@ def send_email_tool(shop: Shop, crash: Crash, *, can_look: bool) -> Tool[..., An
     def was_sent(ctx: Context[None], to: str, body: str) -> Happened | NotHappened:
         sent = shop.was_sent(ctx.idempotency_key)
         found = "it is" if sent else "it is not"
-        print(f"send_email  check looks downstream: {found} in {shop.outbox}", flush=True)
+        tell(f"send_email  check looks downstream: {found} in {shop.outbox}")
         return Happened("sent") if sent else NotHappened()
 
     @tool(effect="once", check=was_sent if can_look else None, timeout=_time(crash))
@@ -118,15 +118,15 @@ async def run(agent: Agent, shop: Shop, crash: Crash, again: str) -> int:
             return waiting_code(asks)
         except OndolError as error:
             say_failed(error)
-            print(f"begin anew: {again} --fresh", flush=True)
+            tell(f"begin anew: {again} --fresh")
             return codes.of_error(error)
-    print(f"answer      {result.text}")
+    tell(f"answer      {result.text}")
     if recorded is not None:
         repeated = sum(1 for request in model.requests if request.step < steps)
         new = len(model.requests) - repeated
-        print(f"model       {repeated} calls for the {steps} steps before, {new} for those after")
-    print(f"on Ondol: {shop.refunded()}")
-    print(f"on Ondol: {shop.emails()}", flush=True)
+        tell(f"model       {repeated} calls for the {steps} steps before, {new} for those after")
+    tell(f"on Ondol: {shop.refunded()}")
+    tell(f"on Ondol: {shop.emails()}")
     return codes.OK
 
 
@@ -145,11 +145,11 @@ async def _before(shop: Shop, agent: Agent) -> tuple[tuple[Run, list[Effect], st
 
 def _say_recorded(run: Run, effects: list[Effect], _: str, steps: int) -> None:
     if run.status == "completed":
-        print("this operation is completed: the stored answer is given again (--fresh begins anew)", flush=True)
+        tell("this operation is completed: the stored answer is given again (--fresh begins anew)")
         return
-    print(f"run {run.id} is in the journal: {steps} answers of the model are reused, not asked for again")
+    tell(f"run {run.id} is in the journal: {steps} answers of the model are reused, not asked for again")
     for effect in effects:
-        print(f"{effect.tool:<11} {effect.effect:<11} {_recorded(effect)}", flush=True)
+        tell(f"{effect.tool:<11} {effect.effect:<11} {_recorded(effect)}")
 
 
 def _recorded(effect: Effect) -> str:
@@ -175,14 +175,14 @@ def _say_event(event: Event) -> None:
     match event.type:
         case "effect.planned":
             wanted = called(d["tool"], d["arguments"])
-            print(f"model       wants {wanted}", flush=True)
+            tell(f"model       wants {wanted}")
         case "effect.started" if d["attempt"] > 1:
-            print(f"{d['tool']:<11} again, with the same key", flush=True)
+            tell(f"{d['tool']:<11} again, with the same key")
         case "effect.succeeded":
             how = {"tool": "done", "check": "done before the crash, not repeated", "person": "done, a person says so"}
-            print(f"{d['tool']:<11} {how[d.get('by', 'tool')]}", flush=True)
+            tell(f"{d['tool']:<11} {how[d.get('by', 'tool')]}")
         case "effect.failed":
-            print(f"{d['tool']:<11} failed: {exact(d.get('reason', ''))}", flush=True)
+            tell(f"{d['tool']:<11} failed: {exact(d.get('reason', ''))}")
         case _:
             pass
 
@@ -191,18 +191,18 @@ def _say_asks(shop: Shop, asks: list[Ask], again: str) -> None:
     for ask in asks:
         asked = called(ask.tool, ask.arguments)
         if ask.kind == "approval":
-            print(f"waiting for a person: {asked}")
-            print("this process ends now, the question stays. To decide:")
+            tell(f"waiting for a person: {asked}")
+            tell("this process ends now, the question stays. To decide:")
             _say_command(shop, "asks", "approve", ask.id, "--by", this_person())
             _say_command(shop, "asks", "deny", ask.id, "--by", this_person(), "--reason", "not refundable")
         else:
-            print(f"unknown: {asked} was started, and nobody can tell whether it happened. Ondol does not guess.")
-            print(f"look into {shop.outbox}, then settle it:")
+            tell(f"unknown: {asked} was started, and nobody can tell whether it happened. Ondol does not guess.")
+            tell(f"look into {shop.outbox}, then settle it:")
             settle = ("effects", "resolve", ask.effect or "")
             _say_command(shop, *settle, "--happened", "--evidence", "it is in the outbox", "--by", this_person())
             _say_command(shop, *settle, "--not-happened", "--evidence", "it is not there", "--by", this_person())
-        print(f"then run the same command again: {again}", flush=True)
+        tell(f"then run the same command again: {again}")
 
 
 def _say_command(shop: Shop, *words: str) -> None:
-    print("  " + shlex.join(["ondol", "--db", shop.url, *words]))
+    tell("  " + shlex.join(["ondol", "--db", shop.url, *words]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ondol.cli.demo import shop as shops
-from ondol.cli.demo.shop import Crash, Shop
+from ondol.cli.demo.shop import Crash, Shop, tell
 
 
 def run(shop: Shop, crash: Crash) -> None:
@@ -33,10 +33,10 @@ def run(shop: Shop, crash: Crash) -> None:
             break
         name, arguments = answer["call"]
         result = tools[name](**arguments)
-        print(f"{name:<11} done", flush=True)
+        tell(f"{name:<11} done")
         messages.append({"role": "tool", "content": result})
-    print(f"answer      {messages[-1]['content']}")
-    print(f"the usual loop: {shop.emails()}", flush=True)
+    tell(f"answer      {messages[-1]['content']}")
+    tell(f"the usual loop: {shop.emails()}")
 
 
 def model(messages: list[dict[str, Any]]) -> dict[str, Any]:

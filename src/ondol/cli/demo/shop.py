@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,12 @@ ORDERS = {"1182": {"customer": "kim@example.com", "item": "teapot", "paid": "30"
 REQUEST = "Order 1182 arrived broken. Refund it and tell the customer."
 TO, BODY = "kim@example.com", "Your refund of 30 for the teapot is on its way."
 DONE = "Order 1182 is refunded, and the customer was told."
+
+
+def tell(line: str) -> None:
+    """A line, and its end with it: ``print`` writes that alone, and a tool in its thread may have something to say."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 class Shop:
@@ -72,13 +79,13 @@ class Crash:
         self._came.write_text(step)
         pid = os.getpid()
         if self.kill_at:
-            print(f"killed inside {step}: the effect is there, the call has not returned (kill -9 {pid})", flush=True)
+            tell(f"killed inside {step}: the effect is there, the call has not returned (kill -9 {pid})")
             os.kill(pid, signal.SIGKILL)
-        print(f"inside {step}: the effect is there, the call has not returned", flush=True)
-        print(f"now, within {self.pause:g} s: kill -9 {pid}", flush=True)
-        print(f"then run the same command again: {self.again}", flush=True)
+        tell(f"inside {step}: the effect is there, the call has not returned")
+        tell(f"now, within {self.pause:g} s: kill -9 {pid}")
+        tell(f"then run the same command again: {self.again}")
         time.sleep(self.pause)
-        print("nobody killed it, so it goes on as on any good day. Begin anew with --fresh", flush=True)
+        tell("nobody killed it, so it goes on as on any good day. Begin anew with --fresh")
 
 
 def _append(file: Path, line: dict[str, Any]) -> None:
