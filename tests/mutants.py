@@ -105,6 +105,13 @@ MUTANTS = (
         ("tests/promise/test_erasing.py::test_who_learns_from_a_turn_as_it_is_erased_leaves_no_word_of_it",),
     ),
     Mutant(
+        "postgresql: what fails on a turn comes before it is erased, or after that",
+        "stores/postgres_statements.py",
+        '    "outbox.set": "lock.outbox",\n',
+        "",
+        ("tests/stores/test_postgres_locks.py::test_what_fails_on_a_turn_while_another_process_erases_it_is_not_kept",),
+    ),
+    Mutant(
         "erased: nothing is learned from a turn that was erased meanwhile",
         "transactions/outbox.py",
         "    if moved and moved[0][0] and scope is not None:",

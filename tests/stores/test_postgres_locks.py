@@ -13,12 +13,12 @@ import pytest
 from crash import invariants
 from kit import Gate
 
-from ondol import Agent, Runtime, tool
+from ondol import Agent, OutboxMessage, Runtime, tool
 from ondol.stores import postgres_statements, postgres_writer
 from ondol.stores.postgres import PostgresStore
 from ondol.stores.postgres_statements import Text
 from ondol.testing import ScriptedModel, call
-from ondol.transactions import Accepted, NewRun, Tx, accept, recover
+from ondol.transactions import Accepted, NewRun, Tx, accept, delete_session, recover
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -106,6 +106,43 @@ async def test_what_a_process_still_writes_as_its_run_is_taken_and_ended_does_no
     (effect,) = found.effects
     assert effect.state == "unknown"
     assert "sent" in (effect.evidence or "")
+
+
+async def test_what_fails_on_a_turn_while_another_process_erases_it_is_not_kept(
+    new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_writer, "_GROUP_PATIENCE", 10.0)
+    url, erasing = new_database(), Paused("outbox.erase")
+    may_fail, heard = asyncio.Event(), asyncio.Event()
+
+    async def deliver(message: OutboxMessage) -> None:
+        heard.set()
+        await may_fail.wait()
+        raise ValueError("its words")
+
+    async with Runtime(url, agents=[agent := Agent("a", model=ScriptedModel(["ok"]))], deliver=deliver) as rt:
+        await rt.run(agent, "hi", session="s")
+        await heard.wait()
+        other = PostgresStore(url)
+        await other.open(lambda: None)
+        try:
+            with psycopg.connect(url, autocommit=True) as gate:
+                deleting = asyncio.create_task(
+                    other.write(
+                        erasing.tx(delete_session), "default", "s", 1, expected_revision=None, by="lee", door="python",
+                        with_unknown=False,
+                    )
+                )  # fmt: skip
+                await asyncio.to_thread(erasing.reached.wait)
+                may_fail.set()
+                await waiting(gate, 1)
+                erasing.go_on.set()
+                await deleting
+        finally:
+            await other.close()
+        while not (found := await rt.outbox())[0].attempts:
+            await rt._working.look()
+        assert found[0].error is None
 
 
 class Paused:

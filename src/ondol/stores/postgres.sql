@@ -19,6 +19,11 @@ WHERE r.tenant = :tenant AND r.id = :run FOR NO KEY UPDATE OF s
 SELECT s.id FROM asks a JOIN sessions s ON s.tenant = a.tenant AND s.id = a.session
 WHERE a.tenant = :tenant AND a.id = :id FOR NO KEY UPDATE OF s
 
+-- name: lock.outbox
+SELECT s.id FROM outbox o JOIN runs r ON r.tenant = o.tenant AND r.id = o.run
+JOIN sessions s ON s.tenant = r.tenant AND s.id = r.session
+WHERE o.tenant = :tenant AND o.id = :id FOR NO KEY UPDATE OF s
+
 -- name: lock.family
 SELECT s.id FROM sessions s WHERE s.tenant = :tenant AND s.id IN
   (SELECT r.session FROM runs r WHERE r.tenant = :tenant AND (r.id = :family OR r.family = :family))
