@@ -112,6 +112,13 @@ MUTANTS = (
         ("tests/stores/test_postgres_locks.py::test_what_fails_on_a_turn_while_another_process_erases_it_is_not_kept",),
     ),
     Mutant(
+        "postgresql: what a tool says late comes before its turn is erased, or after that",
+        "stores/postgres_statements.py",
+        '    "effect.late": "lock.run",\n',
+        "",
+        ("tests/stores/test_postgres_locks.py::test_what_a_tool_says_late_while_another_process_erases_its_turn_is_not_kept",),
+    ),
+    Mutant(
         "erased: nothing is learned from a turn that was erased meanwhile",
         "transactions/outbox.py",
         "    if moved and moved[0][0] and scope is not None:",

@@ -18,7 +18,7 @@ from ondol.stores import postgres_statements, postgres_writer
 from ondol.stores.postgres import PostgresStore
 from ondol.stores.postgres_statements import Text
 from ondol.testing import ScriptedModel, call
-from ondol.transactions import Accepted, NewRun, Tx, accept, delete_session, recover
+from ondol.transactions import Accepted, NewRun, Tx, accept, delete_session, late_outcome, recover
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -143,6 +143,40 @@ async def test_what_fails_on_a_turn_while_another_process_erases_it_is_not_kept(
         while not (found := await rt.outbox())[0].attempts:
             await rt._working.look()
         assert found[0].error is None
+
+
+async def test_what_a_tool_says_late_while_another_process_erases_its_turn_is_not_kept(
+    new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_writer, "_GROUP_PATIENCE", 10.0)
+    url, erasing = new_database(), Paused("effect.erase")
+
+    @tool
+    def letter() -> str:
+        return "sent"
+
+    async with Runtime(
+        url, agents=[agent := Agent("a", model=ScriptedModel([call("letter"), "ok"]), tools=[letter])]
+    ) as rt:
+        ran = await rt.run(agent, "hi", session="s")
+    one, two = PostgresStore(url), PostgresStore(url)
+    async with AsyncExitStack() as stack:
+        for store in (one, two):
+            await store.open(lambda: None)
+            stack.push_async_callback(store.close)
+        with psycopg.connect(url, autocommit=True) as gate:
+            deleting = asyncio.create_task(
+                one.write(
+                    erasing.tx(delete_session), "default", "s", 1, expected_revision=None, by="lee", door="python",
+                    with_unknown=False,
+                )
+            )  # fmt: skip
+            await asyncio.to_thread(erasing.reached.wait)
+            late = asyncio.create_task(two.write(late_outcome, "default", ran.run_id, 0, "its words"))
+            await waiting(gate, 1)
+            erasing.go_on.set()
+            await asyncio.gather(deleting, late)
+            assert gate.execute("SELECT evidence FROM ondol.effects").fetchall() == [(None,)]
 
 
 class Paused:

@@ -21,6 +21,7 @@ LOCKS: Mapping[str, str] = {
     "run.claim": "lock.run",
     "signal.unread": "lock.run",
     "ask.get": "lock.ask",
+    "effect.late": "lock.run",
     "outbox.set": "lock.outbox",
     "meta.get": "lock.meta",
     "blob.chunks": "lock.blob",
