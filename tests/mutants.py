@@ -116,7 +116,33 @@ MUTANTS = (
         "stores/postgres_statements.py",
         '    "effect.late": "lock.run",\n',
         "",
-        ("tests/stores/test_postgres_locks.py::test_what_a_tool_says_late_while_another_process_erases_its_turn_is_not_kept",),
+        (
+            "tests/stores/test_postgres_locks.py::test_what_a_tool_says_late_while_another_process_erases_its_turn_is_not_kept",
+        ),
+    ),
+    Mutant(
+        "erased: a turn is made findable before it is erased, or not at all",
+        "transactions/indexing.py",
+        """yield [("space.take", space.key | {"docs": 0}) for space in spaces]""",
+        """yield [("space.get", space.key) for space in spaces]
+    spaces, taken = [s for s, rows in zip(spaces, taken) if rows], [rows for rows in taken if rows]""",
+        (
+            "tests/stores/test_postgres_locks.py::test_a_turn_that_one_process_makes_findable_while_another_erases_it_is_not_found",
+        ),
+    ),
+    Mutant(
+        "erased: a run does not show again what it summed up and was erased meanwhile",
+        "transactions/driving.py",
+        "    if seen is not None and committed[0][2] == session.created_at:",
+        "    if seen is not None:",
+        ("tests/promise/test_erasing.py::test_a_summary_is_not_shown_where_what_it_tells_of_was_erased_meanwhile",),
+    ),
+    Mutant(
+        "erased: nobody shows again what they summed up by hand and was erased meanwhile",
+        "transactions/sessions.py",
+        "    if found.created_at != of.created_at:",
+        "    if False:",
+        ("tests/promise/test_erasing.py::test_a_summary_is_not_shown_where_what_it_tells_of_was_erased_meanwhile",),
     ),
     Mutant(
         "erased: nothing is learned from a turn that was erased meanwhile",

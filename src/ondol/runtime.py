@@ -986,8 +986,7 @@ class Runtime:
             plan = plan.summarised(made.text, made.by, made.refused, made.spent)
         by, now = acting(by), micros(self.clock)
         row = await self._store.write(
-            transactions.compact_session, tenant, session, now, seen=plan.seen, by=by, door=self.door,
-            revision=row.revision, dropped=plan.dropped,
+            transactions.compact_session, row, now, seen=plan.seen, by=by, door=self.door, dropped=plan.dropped
         )  # fmt: skip
         self._deliveries.look()
         return plan.told(row.revision, applied=True)

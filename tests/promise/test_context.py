@@ -607,11 +607,9 @@ async def test_a_compaction_that_another_turn_came_before_gives_up(db: str) -> N
     async with Runtime(db, agents=[agent]) as rt:
         await talk(rt, agent, 3)
         session = await rt.get_session("s")
-        old = session.revision
         await rt.run(agent, "hello", session="s")
-        stale = transactions.compact_session
         with pytest.raises(RevisionConflict):
-            await rt._store.write(stale, "default", "s", 1, seen="{}", by="lee", door="test", revision=old)
+            await rt._store.write(transactions.compact_session, session._row, 1, seen="{}", by="lee", door="test")
         run = await rt.start(agent, "hello", session="s")
         await run.result()
         assert (await rt.context(run.id)).matches

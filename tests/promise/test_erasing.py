@@ -25,6 +25,7 @@ from ondol import (
     Message,
     ModelRequest,
     Reasoning,
+    RevisionConflict,
     Run,
     RunFailed,
     Runtime,
@@ -218,6 +219,49 @@ async def test_what_a_fork_took_over_of_a_session_that_is_deleted_is_its_pins_an
             await run.result()
             assert (await rt.context(run.id)).matches
         assert set(words(db)) == kept
+
+
+@pytest.mark.both_stores
+@pytest.mark.parametrize("made", ["in_a_turn", "by_hand"])
+async def test_a_summary_is_not_shown_where_what_it_tells_of_was_erased_meanwhile(db: str, made: str) -> None:
+    """A fork sums up what it goes on from, which somebody deletes before that is written down."""
+    summing, erased = asyncio.Event(), asyncio.Event()
+    asked: list[str] = []
+
+    async def says(request: ModelRequest) -> Reply:
+        asked.append("".join(m.text for m in request.messages))
+        if request.purpose != "summary":
+            return "ok"
+        summing.set()
+        await erased.wait()
+        return "qzsummary"
+
+    policy = ContextPolicy(budget=2_000, keep=1)
+    agent = Agent("a", model=ScriptedModel(says), context=policy)
+    async with Runtime(db, agents=[agent]) as rt:
+        for _ in range(3):
+            last = await rt.start(agent, "qzinput " * 100, session="s")
+            await last.result()
+        assert len(asked) == 3, "something was summed up already"
+        fork = await rt.fork(last, at_step=1)
+        await fork.result()
+        if made == "by_hand":
+            making: asyncio.Task[Any] = asyncio.create_task(rt.compact_session(fork.session, keep=0, agent=agent))
+        else:
+            making = asyncio.create_task(rt.run(agent, "so on " * 1_000, session=fork.session))
+        await summing.wait()
+        await rt.delete_session("s")
+        erased.set()
+        if made == "by_hand":
+            with pytest.raises(RevisionConflict, match="a part of it was erased"):
+                await making
+        else:
+            await making
+        assert (await rt.get_session(fork.session))._row.summary.text == ""
+        then = await rt.start(agent, "and then?", session=fork.session)
+        await then.result()
+        assert (await rt.context(then.id)).matches
+        assert "qzsummary" not in asked[-1]
 
 
 @pytest.mark.file

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import psycopg
 import pytest
@@ -18,7 +18,7 @@ from ondol.stores import postgres_statements, postgres_writer
 from ondol.stores.postgres import PostgresStore
 from ondol.stores.postgres_statements import Text
 from ondol.testing import ScriptedModel, call
-from ondol.transactions import Accepted, NewRun, Tx, accept, delete_session, late_outcome, recover
+from ondol.transactions import NewRun, Tx, accept, delete_session, history_space, index_history, late_outcome, recover
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -179,6 +179,42 @@ async def test_what_a_tool_says_late_while_another_process_erases_its_turn_is_no
             assert gate.execute("SELECT evidence FROM ondol.effects").fetchall() == [(None,)]
 
 
+async def test_a_turn_that_one_process_makes_findable_while_another_erases_it_is_not_found(
+    new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_writer, "_GROUP_PATIENCE", 10.0)
+    url, indexing = new_database(), Paused("message.of_run")
+    async with Runtime(url, agents=[agent := Agent("a", model=ScriptedModel(["ok"]))]) as rt:
+        await rt.run(agent, "pelican", session="s", user="kim")
+    one, two = PostgresStore(url), PostgresStore(url)
+    async with AsyncExitStack() as stack:
+        for store in (one, two):
+            await store.open(lambda: None)
+            stack.push_async_callback(store.close)
+        with psycopg.connect(url, autocommit=True) as gate:
+            found = asyncio.create_task(
+                one.write(indexing.tx(index_history), history_space("default", "user", "kim", ""))
+            )
+            await asyncio.to_thread(indexing.reached.wait)
+            deleting = asyncio.create_task(
+                two.write(
+                    delete_session,
+                    "default",
+                    "s",
+                    1,
+                    expected_revision=None,
+                    by="lee",
+                    door="python",
+                    with_unknown=False,
+                )
+            )
+            await waiting(gate, 1, deleting)
+            indexing.go_on.set()
+            await asyncio.gather(found, deleting)
+            assert gate.execute("SELECT term FROM ondol.postings").fetchall() == []
+            assert gate.execute("SELECT docs FROM ondol.search_spaces WHERE docs <> 0").fetchall() == []
+
+
 class Paused:
     """A place in a transaction: behind the batch with that statement. Its thread stands there until it may go on."""
 
@@ -213,7 +249,7 @@ async def written_or_waiting(gate: psycopg.Connection, table: str, what: str) ->
         await asyncio.sleep(0)
 
 
-async def waiting(gate: psycopg.Connection, n: int, task: asyncio.Task[Accepted] | None = None) -> None:
+async def waiting(gate: psycopg.Connection, n: int, task: asyncio.Task[Any] | None = None) -> None:
     """Return when so many wait for a lock, or the task is done."""
     while task is None or not task.done():
         (found,) = gate.execute(WAITING.encode()).fetchone() or (0,)

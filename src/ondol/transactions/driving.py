@@ -511,7 +511,9 @@ def commit(
         ("session.commit", of_session | {"run": claim.run, "n": n_messages, "at": at}),
         ("run.steered", key),
     ]
-    held, committed, ((steered,),) = yield foresee(claim, first, (claim.head + 1, session.next_message), (0,))
+    held, committed, ((steered,),) = yield foresee(
+        claim, first, (claim.head + 1, session.next_message, session.created_at), (0,)
+    )
     seq = held_seq(held, claim, cancel=False)
     if steered and not last:
         raise SignalsUnread(f"a message waits to join run {claim.run}")
@@ -528,7 +530,7 @@ def commit(
     if state is not None:
         kept = journal.content_checksum(SessionRow.what_is_kept(claim.session), state)
         writes.append(("session.state", of_session | {"state": state, "state_sum": kept}))
-    if seen is not None:
+    if seen is not None and committed[0][2] == session.created_at:  # else what it tells of was erased meanwhile
         writes += seen_rows(claim.tenant, claim.session, seen, base + n_messages)
     if pins is not None:
         writes.append(pins_row(claim.tenant, claim.session, pins))

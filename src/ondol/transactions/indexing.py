@@ -144,15 +144,19 @@ def stored_text(body: str) -> str:
 
 
 def forget_session(tenant: str, session: str) -> Tx[list[Statement]]:
-    """What removes the messages of a session from all that is searched; before they are erased."""
-    (rows,) = yield [("text.of_session", {"tenant": tenant, "session": session})]
-    users = dict.fromkeys(user for *_, user in rows)
-    spaces = [history_space(tenant, kind, user, session) for user in users for kind in ("session", "user")]
-    numbers = yield [("space.get", space.key) for space in spaces]
-    by_number = {found[0][0]: space for space, found in zip(spaces, numbers, strict=True) if found}
-    bodies = yield [("message.one", {"tenant": tenant, "run": run, "ordinal": n}) for _, _, run, n, _ in rows]
+    """What removes the messages of a session from all that is searched; before they are erased.
+
+    Nobody makes one of them findable until the transaction ends: also the spaces that are not there yet are taken.
+    """
+    of_session = {"tenant": tenant, "session": session}
+    (users,) = yield [("session.users", of_session)]
+    spaces = [history_space(tenant, kind, user, session) for (user,) in users for kind in ("session", "user")]
+    taken = yield [("space.take", space.key | {"docs": 0}) for space in spaces]
+    by_number = {rows[0][0]: space for space, rows in zip(spaces, taken, strict=True)}
+    (rows,) = yield [("text.of_session", of_session)]
+    bodies = yield [("message.one", {"tenant": tenant, "run": run, "ordinal": n}) for _, _, run, n in rows]
     writes: list[Statement] = []
-    for (space, doc, run, _, _), found in zip(rows, bodies, strict=True):
+    for (space, doc, run, _), found in zip(rows, bodies, strict=True):
         writes += unposted(tenant, space, doc, _readable(run, found))
         writes.append(("text.delete", {"tenant": tenant, "space": space, "doc": doc}))
         writes.append(("space.shrink", by_number[space].key | {"docs": 1}))

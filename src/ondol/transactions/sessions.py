@@ -97,11 +97,14 @@ def pin_session(
 
 
 def compact_session(
-    tenant: str, session: str, at: int, *, seen: str, by: str, door: str, revision: int, dropped: Sequence[Dropped] = ()
+    of: SessionRow, at: int, *, seen: str, by: str, door: str, dropped: Sequence[Dropped] = ()
 ) -> Tx[SessionRow]:
-    """Change what models are shown of a session. It was made from that revision: if there is another one, it gives
-    up (RevisionConflict). ``dropped`` is what memories are offered since it is not shown any more."""
-    found = yield from free_session(tenant, session, revision)
+    """Change what models are shown of a session. It was made from the session as it was: if that is not so any more,
+    it gives up (RevisionConflict). ``dropped`` is what memories are offered since it is not shown any more."""
+    tenant, session = of.tenant, of.id
+    found = yield from free_session(tenant, session, of.revision)
+    if found.created_at != of.created_at:
+        raise RevisionConflict(session, of.revision, found.revision, "has changed: a part of it was erased")
     for turns in dropped:
         yield from offer(tenant, session, at, turns)
     act = act_row(tenant, at, by, door, "session.compact", session)

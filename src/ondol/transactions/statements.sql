@@ -313,7 +313,7 @@ RETURNING revision
 -- name: session.commit
 UPDATE sessions SET revision = revision + 1, next_message = next_message + :n, updated_at = :at
 WHERE tenant = :tenant AND id = :session AND revision = (SELECT head FROM runs r WHERE r.tenant = :tenant AND r.id = :run)
-RETURNING revision, next_message - :n
+RETURNING revision, next_message - :n, created_at
 
 -- name: session.write
 UPDATE sessions SET revision = revision + 1, state = coalesce(:state, state),
@@ -356,6 +356,9 @@ SELECT body FROM carried WHERE tenant = :tenant AND digest = :digest LIMIT 1
 
 -- name: carried.erase
 DELETE FROM carried WHERE tenant = :tenant AND session = :session
+
+-- name: session.users
+SELECT DISTINCT user_id FROM runs WHERE tenant = :tenant AND session = :session ORDER BY user_id
 
 -- name: session.delete
 UPDATE sessions SET revision = revision + 1, state = '{}', state_sum = NULL, title = NULL, seen = NULL, seen_sum = NULL,
@@ -745,7 +748,7 @@ SELECT count(*) FROM search_texts WHERE tenant = :tenant AND source = :source AN
 
 -- Messages of a session, wherever they were made findable.
 -- name: text.of_session
-SELECT t.space, t.doc, t.source, t.place, r.user_id FROM runs r JOIN search_texts t ON t.tenant = r.tenant AND t.source = r.id
+SELECT t.space, t.doc, t.source, t.place FROM runs r JOIN search_texts t ON t.tenant = r.tenant AND t.source = r.id
 WHERE r.tenant = :tenant AND r.session = :session
 
 -- name: text.delete
