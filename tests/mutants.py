@@ -121,6 +121,20 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "outbox: of several processes one takes a message",
+        "deliveries.py",
+        "        alone = len(await self.store.drivers()) < 2",
+        "        alone = True",
+        ("tests/stores/test_postgres_outbox.py::test_what_one_process_tells_another_does_not_tell_beside_it",),
+    ),
+    Mutant(
+        "outbox: who took a message and tells it for long keeps it",
+        "deliveries.py",
+        "        while taken is not None:",
+        "        while False:",
+        ("tests/stores/test_postgres_outbox.py::test_what_one_process_tells_another_does_not_tell_beside_it",),
+    ),
+    Mutant(
         "erased: a turn is made findable before it is erased, or not at all",
         "transactions/indexing.py",
         """yield [("space.take", space.key | {"docs": 0}) for space in spaces]""",

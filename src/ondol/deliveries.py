@@ -1,8 +1,8 @@
 """Who hears how a run ended, and what is learned from a turn when it is over?
 
-The driver tells what the outbox holds, one message after the other, behind the back of everybody: no turn waits for it,
-and nothing that goes wrong here reaches one. A message that cannot be told is told again, later and later, and is dead
-after some attempts; then it stays in the outbox to be seen.
+A driver tells what the outbox holds, one message after the other, behind the back of everybody: no turn waits for it,
+and nothing that goes wrong here reaches one. Of several drivers one takes a message and tells it. A message that cannot
+be told is told again, later and later, and is dead after some attempts; then it stays in the outbox to be seen.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeAlias
 
+from ondol import clock as clocks
 from ondol import messages, queries, transactions, values
 from ondol.cancellation import from_outside
 from ondol.clock import Clock, Timer, from_micros, micros
@@ -34,6 +35,7 @@ _PAGE = 500
 _TAUGHT = ("run.completed", transactions.DROPPED)  # what there is something to learn from
 _ERROR_KEPT = 500  # characters
 _PATIENCE = timedelta(minutes=5)  # for one attempt
+_TAKEN = 60.0  # seconds; after which another driver tells a message, if nothing was heard of who took it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +69,7 @@ def message_of(tenant: str, row: OutboxRow) -> OutboxMessage:
 
 
 class Deliveries:
-    """Empties the outbox of a store, in the process that drives it."""
+    """Empties the outbox of a store, in a process that drives it."""
 
     def __init__(
         self, store: Store, clock: Clock, served: Mapping[str, Served], deliver: Deliver | None,
@@ -130,12 +132,13 @@ class Deliveries:
     async def tell_due(self) -> int | None:
         """Tell all that is due; when the next message is, if there is one."""
         next_due: list[int] = []
+        alone = len(await self.store.drivers()) < 2
         for tenant in await self.store.read(queries.tenants):
             async for message in self._pending(tenant):
                 if message.due > self._now():
                     next_due.append(message.due)
                     break
-                await self._tell(tenant, message)
+                await self._tell(tenant, message, alone)
         return min(next_due, default=None)
 
     async def _pending(self, tenant: str) -> AsyncIterator[OutboxRow]:
@@ -146,14 +149,36 @@ class Deliveries:
                 yield message
             last = page[-1].due, page[-1].id
 
-    async def _tell(self, tenant: str, message: OutboxRow) -> None:
-        """Nothing where another process has to do it: this one does not have the agent, or nobody to tell."""
+    async def _tell(self, tenant: str, message: OutboxRow, alone: bool) -> None:
+        """Nothing where another process does it, or has to: this one does not have the agent, or nobody to tell."""
         if message.id in self._others:
             return
         run = await self.store.read(queries.get_run, tenant, message.run)
         if run.agent not in self.served or not self._hears(run.agent, message.kind):
             self._others.add(message.id)
             return
+        if alone:
+            await self._tell_now(tenant, message, run)
+        elif (taken := await self._take(tenant, message)) is not None:
+            keeping = asyncio.create_task(self._keep(tenant, taken))
+            try:
+                await self._tell_now(tenant, taken, run)
+            finally:
+                keeping.cancel()
+
+    async def _take(self, tenant: str, message: OutboxRow) -> OutboxRow | None:
+        return await self.store.write(transactions.take_message, tenant, message, self._now() + int(_TAKEN * 1e6))
+
+    async def _keep(self, tenant: str, taken: OutboxRow | None) -> None:
+        """Nobody else takes it while it is being told here."""
+        while taken is not None:
+            await clocks.sleep(self.clock, _TAKEN / 3)
+            try:
+                taken = await self._take(tenant, taken)
+            except StoreError as error:
+                log.warning("%s", error)
+
+    async def _tell_now(self, tenant: str, message: OutboxRow, run: RunRow) -> None:
         try:
             if self.deliver is not None and message.kind != transactions.DROPPED:
                 told = functools.partial(self.deliver, message_of(tenant, message))

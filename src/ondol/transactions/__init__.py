@@ -67,6 +67,7 @@ from ondol.transactions.outbox import (
     due_messages,
     list_outbox,
     not_delivered,
+    take_message,
 )
 from ondol.transactions.pieces import Blocking, Claim, Seen, Steer, blocking, checked_body, run_row, steers_in
 from ondol.transactions.remembering import (
@@ -203,6 +204,7 @@ __all__ = [
     "steers_in",
     "stored_text",
     "suspend",
+    "take_message",
     "text_of",
     "unknown_question",
     "with_conditions",

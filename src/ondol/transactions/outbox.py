@@ -72,6 +72,13 @@ def list_outbox(tenant: str, state: str | None, limit: int) -> Tx[list[OutboxRow
     return [OutboxRow(*row) for row in rows]
 
 
+def take_message(tenant: str, message: OutboxRow, until: int) -> Tx[OutboxRow | None]:
+    """Nobody else tells it before ``until``. None when another process was first."""
+    taking = {"tenant": tenant, "id": message.id, "before": message.attempts, "due": message.due, "until": until}
+    (taken,) = yield [("outbox.take", taking)]
+    return message._replace(due=until) if taken else None
+
+
 def delivered(
     tenant: str, message: OutboxRow, at: int, *, taught: bool = False, scope: Scope | None = None,
     facts: Sequence[NewFact] = (), expires_at: int | None = None,

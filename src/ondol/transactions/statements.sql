@@ -843,6 +843,10 @@ ORDER BY at DESC, id DESC LIMIT :limit
 -- name: outbox.get
 SELECT id, run, kind, state, attempts, due, error, at FROM outbox WHERE tenant = :tenant AND id = :id
 
+-- name: outbox.take
+UPDATE outbox SET due = :until WHERE tenant = :tenant AND id = :id AND state = 'pending' AND attempts = :before AND due = :due
+RETURNING 1
+
 -- Of a turn that was erased meanwhile nothing is kept.
 -- name: outbox.set
 UPDATE outbox SET state = :state, attempts = :attempts, due = :due,
