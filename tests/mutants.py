@@ -56,6 +56,15 @@ MUTANTS = (
         ("tests/promise/test_zombie.py::test_who_waits_in_a_process_that_lost_its_run_hears_how_it_ended",),
     ),
     Mutant(
+        "claims: a run is driven in the context of who opened the runtime",
+        "worker.py",
+        ", context=self._context.copy())",
+        ")",
+        (
+            "tests/promise/test_effects.py::test_a_tool_sees_the_context_variables_of_who_opened_the_runtime_and_of_no_request",
+        ),
+    ),
+    Mutant(
         "claims: what is held by somebody who cannot drive is taken over",
         "worker.py",
         "if lost and await",

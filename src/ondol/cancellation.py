@@ -8,6 +8,7 @@ an async function is cancelled, a function in a thread sees its token, and a wri
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
@@ -71,7 +72,7 @@ class InFlight(Generic[T]):
             except RuntimeError:
                 return  # the loop is closed, nobody waits any more
 
-        threading.Thread(target=run, name=name, daemon=True).start()
+        threading.Thread(target=contextvars.copy_context().run, args=(run,), name=name, daemon=True).start()
         return InFlight(future, in_thread=True)
 
     async def wait(self, clock: Clock, seconds: float | None, token: CancelToken | None) -> Ending:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import functools
 import os
 import secrets
@@ -86,10 +87,12 @@ class EmbeddedEngine:
         self._draining = False
         self._look = asyncio.Event()
         self._background: list[asyncio.Task[None]] = []
+        self._context = contextvars.Context()  # that of whoever opened it
         self._expiry: Timer | None = None
         self.jumps = Jumps(clock)
 
     async def open(self) -> None:
+        self._context = contextvars.copy_context()
         with contextlib.suppress(StoreFull, StoreBusy, OutcomeUnknown):  # reads go on; the watch below tries again
             await self._become_driver()
         self._look.set()
@@ -262,7 +265,8 @@ class EmbeddedEngine:
             self._start_pending()
 
     def _start(self, run: str, tenant: str, claimed: Claimed | None = None) -> None:
-        task = asyncio.create_task(self._claim_and_drive(tenant, run, claimed))
+        # Not in the context of whoever happens to be here: that may be the request of somebody else.
+        task = asyncio.create_task(self._claim_and_drive(tenant, run, claimed), context=self._context.copy())
         self._driven[run] = _Driven(task)
         task.add_done_callback(lambda done: self._stopped(run, done))
 

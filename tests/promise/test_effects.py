@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import ContextVar
 from datetime import timedelta
 from typing import Annotated, Any
 
@@ -588,3 +589,39 @@ async def test_a_started_call_whose_tool_is_gone_is_unknown(house: House) -> Non
         await (await the_ask(run, "unknown_effect")).happened(by="lee")
         assert await rest(run) == "completed"
     assert house.count("mail") == 1
+
+
+# --- context variables ------------------------------------------------------------------------------------------
+
+WHOSE: ContextVar[str] = ContextVar("whose", default="nobody's")
+
+
+@tool(effect="read")
+async def whose(ctx: Context[House]) -> str:
+    ctx.deps.happened(ctx.idempotency_key, "whose")
+    return WHOSE.get()
+
+
+@tool(effect="read")
+def whose_in_a_thread(ctx: Context[House]) -> str:
+    ctx.deps.happened(ctx.idempotency_key, "whose_in_a_thread")
+    return WHOSE.get()
+
+
+@pytest.mark.parametrize("tool", [whose, whose_in_a_thread])
+async def test_a_tool_sees_the_context_variables_of_who_opened_the_runtime_and_of_no_request(
+    house: House, tool: Any
+) -> None:
+    agent = house.agent([call(tool.name)], "done", tools=[tool])
+
+    async def request(user: str) -> Run:
+        WHOSE.set(user)
+        return await life.rt.start(agent, "go", session="s", user=user)
+
+    WHOSE.set("the program's")
+    async with house.life(agent) as life:
+        # The first is driven as it is accepted, each other one as the one before it has ended.
+        runs = [await asyncio.create_task(request(user)) for user in ("ann", "ben", "cem")]
+        for run in runs:
+            assert await rest(run) == "completed"
+            assert [r.response for r in results(house.asked(run)[-1].messages)[-1:]] == ["the program's"]
