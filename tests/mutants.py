@@ -65,6 +65,20 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "tools: one inside of a decorator is refused",
+        "tools.py",
+        "if (inner := _tool_inside(function)) is not None:",
+        "if (inner := _tool_inside(function)) is not None and False:",
+        ("tests/rules/test_tools.py",),
+    ),
+    Mutant(
+        "tools: what a decorator makes async is awaited",
+        "tools.py",
+        "inspect.unwrap(function, stop=inspect.iscoroutinefunction)",
+        "inspect.unwrap(function)",
+        ("tests/rules/test_tools.py",),
+    ),
+    Mutant(
         "claims: what is held by somebody who cannot drive is taken over",
         "worker.py",
         "if lost and await",
@@ -511,8 +525,8 @@ MUTANTS = (
     Mutant(
         "dispatch: what was on its way as the process fell asleep is not sent late",
         "attempts.py",
-        "return Dropped() if is_late() else _end(tool, await",
-        "return _end(tool, await",
+        "if is_late():\n            return Dropped()\n        result",
+        "result",
         ("tests/promise/test_zombie.py",),
     ),
     Mutant(
@@ -1214,7 +1228,7 @@ MUTANTS = (
     Mutant(
         "context: a compaction that another turn came before gives up",
         "transactions/sessions.py",
-        "    found = yield from free_session(tenant, session, revision)\n",
+        "    found = yield from free_session(tenant, session, of.revision)\n",
         "    found = yield from free_session(tenant, session, None)\n",
         ("tests/promise/test_context.py::test_a_compaction_by_hand_whose_model_is_overtaken_by_a_turn_gives_up",),
     ),

@@ -17,7 +17,7 @@ from ondol.cancellation import CancelToken, InFlight
 from ondol.clock import Clock
 from ondol.errors import CallFailed, NotDone
 from ondol.secret import redact
-from ondol.tools import Context, Tool
+from ondol.tools import Context, Tool, is_awaitable
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,10 @@ async def awaited(
 ) -> AttemptEnd:
     """The call as a value. An exit-type exception must not leave the task: it would end the event loop."""
     try:
-        return Dropped() if is_late() else _end(tool, await tool.call(ctx, arguments))
+        if is_late():
+            return Dropped()
+        result = tool.call(ctx, arguments)
+        return _end(tool, await result if is_awaitable(result) else result)
     except asyncio.CancelledError:
         return Unwound()
     except BaseException as error:
@@ -132,7 +135,7 @@ def _called(
 
 
 def _end(tool: Tool[..., Any], result: Any) -> AttemptEnd:
-    if not hasattr(type(result), "__await__"):
+    if not is_awaitable(result):
         return returned(result)
     if inspect.iscoroutine(result):  # nobody awaits it, and it may have acted before it was made
         result.close()

@@ -323,8 +323,10 @@ class Tool(Generic[P, R]):
     ) -> None:
         if not hasattr(function, "__name__"):
             raise InvalidInput(f"{function!r} is no tool: write a function that calls it")
+        if (inner := _tool_inside(function)) is not None:  # its class and its approval would be lost
+            raise InvalidInput(f"tool {inner.name!r} is inside of a decorator: write @tool above all the others, once")
         self.function = function
-        self.name = function.__name__ if name is None else name
+        self.name: str = function.__name__ if name is None else name
         self.effect: EffectClass = effect
         self.description = description if description is not None else inspect.cleandoc(function.__doc__ or "")
         self.key_ttl, self.timeout = key_ttl, timeout
@@ -382,7 +384,11 @@ class Tool(Generic[P, R]):
                 f"tool {self.name!r}: a tool of steps makes its calls by its context: write 'async def "
                 f"{self.name}(ctx: Context, ...)'"
             )
-        for parameter in inspect.signature(self.function).parameters.values():
+        try:
+            parameters = inspect.signature(self.function).parameters.values()
+        except ValueError:  # some of what is built into Python
+            raise InvalidInput(f"{self.function!r} is no tool: write a function that calls it") from None
+        for parameter in parameters:
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
                 raise InvalidInput(
                     f"tool {self.name!r}: parameter {parameter.name!r} has no name that a model could use: "
@@ -500,7 +506,7 @@ class Tool(Generic[P, R]):
 
     @functools.cached_property
     def is_async(self) -> bool:
-        return inspect.iscoroutinefunction(inspect.unwrap(self.function))
+        return is_awaited(self.function)
 
     def call(self, context: Context[Any], arguments: Mapping[str, Any]) -> R:
         """Call the function with what ``parse`` returned. For an async function this makes the awaitable."""
@@ -522,12 +528,13 @@ class Tool(Generic[P, R]):
 
     @functools.cached_property
     def check_is_async(self) -> bool:
-        return inspect.iscoroutinefunction(inspect.unwrap(self.check)) if self.check else False
+        return self.check is not None and is_awaited(self.check)
 
     async def check_awaited(self, context: Context[Any], arguments: Mapping[str, Any]) -> CheckAnswer:
         """What the operator's ``check`` knows about an attempt whose outcome was lost. It never raises."""
         try:
-            return _checked(await self._call_check(context, arguments))
+            answer = self._call_check(context, arguments)
+            return _checked(await answer if is_awaitable(answer) else answer)
         except BaseException as error:  # an exit-type exception too: it would end the event loop
             return CannotTell(redact(f"check raised {values.error_text(error)}"))
 
@@ -588,6 +595,22 @@ def as_tool(given: Tool[..., Any] | Callable[..., Any]) -> Tool[..., Any]:
     if not callable(given):
         raise InvalidInput(f"{given!r} is not a tool: give a function or what @tool made")
     return Tool(given)
+
+
+def _tool_inside(function: Any) -> Tool[..., Any] | None:
+    """What a decorator wrapped, if that is a tool."""
+    inner = inspect.unwrap(function, stop=lambda f: isinstance(f, Tool))
+    return inner if isinstance(inner, Tool) else None
+
+
+def is_awaited(function: Callable[..., Any]) -> bool:
+    """Does a call of it give an awaitable? A decorator may give an ``async`` function for one that is not, or a plain
+    one that hands on what the ``async`` function gave."""
+    return inspect.iscoroutinefunction(inspect.unwrap(function, stop=inspect.iscoroutinefunction))
+
+
+def is_awaitable(given: Any) -> bool:
+    return hasattr(type(given), "__await__")
 
 
 def as_sent(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any, TypeAlias, overload
 
 from ondol.errors import InvalidInput
-from ondol.tools import Context, Tool, as_tool
+from ondol.tools import Context, Tool, as_tool, is_awaited
 
 Some: TypeAlias = Sequence[Tool[..., Any] | Callable[..., Any]]
 Finds: TypeAlias = Callable[[Context[Any]], Some | Awaitable[Some]]
@@ -30,7 +30,7 @@ class Toolset:
             raise InvalidInput(f"toolset {self.name!r}: it must take one parameter, the context of the run")
         if not isinstance(timeout, timedelta) or timeout <= timedelta(0):
             raise InvalidInput(f"toolset {self.name!r}: timeout must be a timedelta longer than nothing")
-        self.is_async = inspect.iscoroutinefunction(inspect.unwrap(function))
+        self.is_async = is_awaited(function)
 
     def __repr__(self) -> str:
         return f"Toolset({self.name!r})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from contextvars import ContextVar
 from datetime import timedelta
 from typing import Annotated, Any
@@ -625,3 +626,50 @@ async def test_a_tool_sees_the_context_variables_of_who_opened_the_runtime_and_o
         for run in runs:
             assert await rest(run) == "completed"
             assert [r.response for r in results(house.asked(run)[-1].messages)[-1:]] == ["the program's"]
+
+
+# --- decorators -------------------------------------------------------------------------------------------------
+
+
+def _in_a_thread(function: Any) -> Any:
+    @functools.wraps(function)
+    async def inside(**given: Any) -> Any:
+        return await asyncio.to_thread(function, **given)
+
+    return inside
+
+
+def _remembered(function: Any) -> Any:
+    @functools.wraps(function)
+    def inside(ctx: Context[House]) -> str:
+        ctx.deps.happened(ctx.idempotency_key, function.__name__)
+        return "as remembered"
+
+    return inside
+
+
+@tool
+@_in_a_thread
+def by_an_async_decorator(ctx: Context[House]) -> str:
+    ctx.deps.happened(ctx.idempotency_key, "by_an_async_decorator")
+    return "done"
+
+
+@tool
+@_remembered
+async def by_a_plain_decorator(ctx: Context[House]) -> str:
+    raise AssertionError("it is not called")
+
+
+@pytest.mark.parametrize(
+    ("tool", "said"), [(by_an_async_decorator, "done"), (by_a_plain_decorator, "as remembered")]
+)  # fmt: skip
+async def test_what_a_decorated_tool_gives_is_its_result_whatever_of_the_two_is_async(
+    house: House, tool: Any, said: str
+) -> None:
+    agent = house.agent([call(tool.name)], "done", tools=[tool])
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go")
+        assert await rest(run) == "completed"
+        assert await states(run) == [(tool.name, "succeeded", 1)]
+        assert [r.response for r in results(house.asked(run)[-1].messages)] == [said]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 from datetime import date, timedelta
@@ -128,7 +129,7 @@ class Callable_:
         return x
 
 
-@pytest.mark.parametrize("given", [Callable_(), functools.partial(nothing)])
+@pytest.mark.parametrize("given", [Callable_(), functools.partial(nothing), int])
 def test_what_is_no_function_is_refused_by_name(given):
     for declare in (tool, lambda g: tool(name="f")(g), lambda g: Agent("a", model="script:demo", tools=[g])):
         with pytest.raises(InvalidInput, match="write a function that calls it"):
@@ -198,3 +199,39 @@ def test_a_set_as_a_default_is_the_same_description_in_each_process() -> None:
 
     assert list({0, 8}) != list({8, 0})
     assert json.dumps(described([0, 8])) == json.dumps(described([8, 0]))
+
+
+def logged(function):
+    @functools.wraps(function)
+    def inside(*args, **kwargs):
+        return function(*args, **kwargs)
+
+    return inside
+
+
+def in_a_thread(function):
+    @functools.wraps(function)
+    async def inside(*args, **kwargs):
+        return await asyncio.to_thread(function, *args, **kwargs)
+
+    return inside
+
+
+@pytest.mark.parametrize(
+    ("function", "is_async"),
+    [(nothing, False), (coroutine, True), (logged(nothing), False), (logged(coroutine), True),
+     (in_a_thread(nothing), True), (logged(in_a_thread(nothing)), True)],
+)  # fmt: skip
+def test_a_decorated_function_is_called_as_what_it_is(function, is_async):
+    assert tool(function).is_async is is_async
+    assert tool(check=function)(nothing).check_is_async is is_async
+
+
+def test_a_tool_inside_of_a_decorator_is_refused_because_what_it_declares_would_be_lost():
+    @logged
+    @tool(effect="read", approve=True)
+    def look() -> None: ...
+
+    for declare in (tool, lambda g: Agent("a", model="script:demo", tools=[g]), lambda g: tool(tool(g.__wrapped__))):
+        with pytest.raises(InvalidInput, match="'look' is inside of a decorator: write @tool above"):
+            declare(look)
