@@ -89,7 +89,10 @@ async def dispatch(
     if tool.is_async:
         call = InFlight.of_coroutine(awaited(tool, ctx, arguments, is_late))
     else:
-        call = InFlight.of_function(lambda: _called(tool, ctx, arguments, is_late), f"ondol-tool-{tool.name}")
+        try:
+            call = InFlight.of_function(lambda: _called(tool, ctx, arguments, is_late), f"ondol-tool-{tool.name}")
+        except RuntimeError as error:
+            return Raised(f"not called: this process has no thread for it ({error})", not_done=True)
     try:
         ending = await call.wait(clock, seconds, token)
         if ending == "done":

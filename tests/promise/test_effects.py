@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import threading
 from contextvars import ContextVar
 from datetime import timedelta
 from typing import Annotated, Any
@@ -626,6 +627,34 @@ async def test_a_tool_sees_the_context_variables_of_who_opened_the_runtime_and_o
         for run in runs:
             assert await rest(run) == "completed"
             assert [r.response for r in results(house.asked(run)[-1].messages)[-1:]] == ["the program's"]
+
+
+# --- threads ----------------------------------------------------------------------------------------------------
+
+
+@tool
+def in_a_thread(ctx: Context[House]) -> str:
+    raise AssertionError("there is no thread for it")
+
+
+async def test_a_call_for_which_there_is_no_thread_has_failed_and_nobody_is_asked_about_it(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "ondol-tool-in_a_thread":
+            raise RuntimeError("can't start new thread")  # as the operating system's limit does
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    agent = house.agent([call("in_a_thread"), LETTER], "done", tools=[in_a_thread, letter])
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go")
+        assert await rest(run) == "completed"
+        assert await states(run) == [("in_a_thread", "failed", 1), ("letter", "succeeded", 1)]
+    said, _ = results(house.asked(run)[-1].messages)
+    assert (said.error, "no thread" in str(said.response)) == (True, True)
 
 
 # --- decorators -------------------------------------------------------------------------------------------------
