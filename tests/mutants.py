@@ -49,6 +49,20 @@ class Verdict(NamedTuple):
 
 MUTANTS = (
     Mutant(
+        "store: a file that was emptied is not made anew",
+        "stores/sqlite.py",
+        "if version == 0 and emptied:",
+        "if False:",
+        ("tests/promise/test_store.py::test_b17_a_store_that_cannot_be_read_is_refused_named_and_left_as_it_is",),
+    ),
+    Mutant(
+        "store: the log of a file that was emptied is not thrown away",
+        "stores/sqlite.py",
+        "if _is_empty(path) and log_file.exists() and log_file.stat().st_size:",
+        "if False:",
+        ("tests/promise/test_store.py::test_b17_a_store_that_is_empty_while_its_log_is_there_is_not_made_anew",),
+    ),
+    Mutant(
         "claims: who waits where a run was lost hears how it ended",
         "worker.py",
         "self.streams.taken(run)",

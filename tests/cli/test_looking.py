@@ -125,6 +125,23 @@ def test_the_store_is_checked_and_migrated(folder: Path) -> None:
     assert "already" in ondol(*db, "db", "migrate", cwd=folder).out
 
 
+def test_a_store_that_is_not_damaged_is_not_called_damaged(folder: Path, tmp_path: Path) -> None:
+    """'store_corrupt' tells people to put a backup back: over a file that only another version can read."""
+    whole = sqlite3.connect(folder / "t.db")
+    with sqlite3.connect(tmp_path / "t.db") as copy:
+        whole.backup(copy)
+        newest = copy.execute("PRAGMA user_version").fetchone()[0]
+    for version, code, move in ((9999, "store_too_new", "upgrade Ondol"), (newest - 1, "store_error", "db migrate")):
+        with sqlite3.connect(tmp_path / "t.db") as copy:
+            copy.execute(f"PRAGMA user_version = {version}")
+        done = ondol("--db", "sqlite:///t.db", "db", "check", cwd=tmp_path)
+        assert (done.code, done.err.startswith(f"error [{code}]: ")) == (1, True)
+        assert move in done.err
+        (found,) = ondol("--db", "sqlite:///t.db", "db", "check", "-o", "json", cwd=tmp_path).json
+        assert found["code"] == code
+        assert move in found["problem"]
+
+
 def test_the_doctor_says_what_mends_each_thing_and_never_a_key(folder: Path, tmp_path: Path) -> None:
     well = ondol("--db", "sqlite:///t.db", "doctor", "-o", "json", cwd=folder, OPENAI_API_KEY="sk-canary")
     assert well.code == 0

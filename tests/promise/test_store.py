@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import shutil
 from datetime import timedelta
 from pathlib import Path
@@ -160,6 +161,10 @@ def another_file(file: Path) -> None:
     file.write_bytes(b"Dear diary")
 
 
+def emptied(file: Path) -> None:
+    os.truncate(file, 0)
+
+
 def another_database(file: Path) -> None:
     file.unlink()
     connection = apsw.Connection(str(file))
@@ -176,7 +181,13 @@ def newer(file: Path) -> None:
 @pytest.mark.file
 @pytest.mark.parametrize(
     ("damage", "error"),
-    [(no_header, StoreCorrupt), (another_file, StoreCorrupt), (another_database, StoreError), (newer, StoreTooNew)],
+    [
+        (no_header, StoreCorrupt),
+        (another_file, StoreCorrupt),
+        (emptied, StoreCorrupt),
+        (another_database, StoreError),
+        (newer, StoreTooNew),
+    ],
 )
 async def test_b17_a_store_that_cannot_be_read_is_refused_named_and_left_as_it_is(
     house: House, damage: object, error: type[StoreError]
@@ -203,6 +214,31 @@ async def test_b17_a_store_that_is_gone_while_its_log_is_there_is_not_made_anew(
             pass
     assert not house.file.exists()
     assert wal.read_bytes() == b"not empty"
+
+
+@pytest.mark.file
+async def test_b17_a_store_that_is_empty_while_its_log_is_there_is_not_made_anew(house: House) -> None:
+    """A process was killed, and what it had committed last is in the log only."""
+    house.checked = False
+    agent = house.agent("done")
+    async with house.life(agent, dies_at="answer.before") as life:
+        await life.ends(life.rt.run(agent, "go", session="s", operation_id="op"))
+        wal = house.file.with_name(house.file.name + "-wal")
+        log = wal.read_bytes()
+    assert log
+    wal.write_bytes(log)
+    emptied(house.file)
+    with pytest.raises(StoreCorrupt, match="is empty"):
+        async with house.life(agent):
+            pass
+    assert house.file.read_bytes() == b""
+    assert wal.read_bytes() == log
+
+
+@pytest.mark.file
+async def test_b17_a_file_that_was_never_driven_may_be_empty(house: House) -> None:
+    house.file.touch()
+    assert await some_history(house)
 
 
 def flip(house: House, table: str, run_id: str) -> None:

@@ -418,7 +418,7 @@ async def test_a_backup_of_what_is_no_store_leaves_nothing(tmp_path: Path) -> No
         ("letter.txt", "not a SQLite file"),
         ("theirs.db", "no store"),
     ):
-        with pytest.raises(StoreError, match=words):
+        with pytest.raises(StoreError, match=f"{name} .*{words}"):
             backup(tmp_path / name, tmp_path / "backup")
         assert everything(tmp_path) == before
         assert not (tmp_path / "backup").exists()
@@ -770,6 +770,8 @@ def spoil(folder: Path, how: str) -> None:
             os.truncate(file, file.stat().st_size // 2)
         case "a newer schema":
             change(file, f"PRAGMA user_version = {len(migrations()) + 1}")
+        case "no database":
+            file.write_text("Dear Sir or Madam, " * 100)
         case "another program's file":
             file.unlink()
             with closing(apsw.Connection(str(file))) as connection:
@@ -785,6 +787,7 @@ def spoil(folder: Path, how: str) -> None:
         ("pages of garbage", StoreCorrupt, "restore a backup"),
         ("cut short", StoreCorrupt, "restore a backup"),
         ("a newer schema", StoreTooNew, "upgrade Ondol"),
+        ("no database", StoreCorrupt, "backup/ondol.db is not a SQLite file"),
         ("another program's file", StoreCorrupt, "no store of Ondol"),
         ("a flipped byte in a blob", StoreCorrupt, "does not match its digest"),
     ],

@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from ondol.cli import codes
-from ondol.cli.output import say_error
+from ondol.cli.output import say_failed
 from ondol.cli.surface import Cli, noun, verb
-from ondol.errors import InvalidInput
+from ondol.errors import InvalidInput, StoreError
 
 app = noun("The store: check, backup, restore, migrate.")
 
@@ -26,22 +26,20 @@ async def check(cli: Cli) -> int:
             read = "page, checksum and blob" if cli.is_file else "checksum and blob"
             cli.out.line(f"{_name(cli)}: every {read} is right")
         for problem in problems:
-            say_error("store_corrupt", problem)
-    elif cli.out.format == "jsonl":
-        cli.out.bodies([("", {"problem": p}) for p in problems])
+            say_failed(problem)
     else:
-        cli.out.bodies([(p, {"problem": p}) for p in problems])
+        cli.out.bodies([(str(p), {"code": p.code, "problem": str(p)}) for p in problems])
     return codes.FAILED if problems else codes.OK
 
 
-def _problems(cli: Cli) -> list[str]:
+def _problems(cli: Cli) -> list[StoreError]:
     if not cli.is_file:
         from ondol.stores import postgres_admin
 
-        return postgres_admin.check(cli.url)
+        return postgres_admin.problems(cli.url)
     from ondol.stores import sqlite_admin
 
-    return sqlite_admin.check(_existing(cli))
+    return sqlite_admin.problems(_existing(cli))
 
 
 @verb(app, "backup")

@@ -74,7 +74,7 @@ async def ls(
 
     found = await cli.found(look)
     empty = f"no runs in {cli.place}: '{cli.command('run', 'APP:AGENT', 'TEXT')}' makes one"
-    if session or user or state or before:
+    if any(given is not None for given in (session, user, state, before)):
         empty = f"no such runs in {cli.place}: '{cli.command('runs')}' lists all"
     cli.out.listing(found, _COLUMNS, id=lambda r: r.id, body=run_body, empty=empty)
     if stands is not None and cli.out.for_people:

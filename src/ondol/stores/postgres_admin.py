@@ -14,7 +14,7 @@ import psycopg
 
 from ondol import transactions
 from ondol.clock import Clock, SystemClock, to_micros
-from ondol.errors import StoreError
+from ondol.errors import StoreCorrupt, StoreError
 from ondol.queries import tenants
 from ondol.stores import postgres_schema, sqlite_admin
 from ondol.stores.postgres import PostgresStore
@@ -37,22 +37,29 @@ def check(url: str) -> list[str]:
     Reads every entry, message and blob on one snapshot, and changes nothing. The pages of the database are the
     business of its own tools (``pg_amcheck``). Others may go on writing.
     """
+    return [str(problem) for problem in problems(url)]
+
+
+def problems(url: str) -> list[StoreError]:
+    """As ``check``, each with what kind of trouble it is: what is newer, or cannot be read now, is not damaged."""
     place = Place.of(url)
     try:
         with place.connect() as connection:
             done = postgres_schema.done_steps(connection, place)
             due = postgres_schema.due(done, postgres_schema.steps(), place)
             if not done:
-                return [f"{place.name} holds no store of Ondol: name another database, or {_RESTORE}"]
+                return [StoreCorrupt(f"{place.name} holds no store of Ondol: name another database, or {_RESTORE}")]
             if due:
-                return [f"{place.name} lacks {', '.join(s.name for s in due)}: migrate it (ondol db migrate)"]
+                lacks = f"{place.name} lacks {', '.join(s.name for s in due)}: migrate it (ondol db migrate)"
+                return [StoreError(lacks)]
             with connection.transaction():
                 connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-                return [*sqlite_admin.content_problems(_Asked(connection)), *_blob_problems(connection)]
+                found = [*sqlite_admin.content_problems(_Asked(connection)), *_blob_problems(connection)]
+                return [StoreCorrupt(problem) for problem in found]
     except StoreError as error:
-        return [str(error)]
+        return [error]
     except psycopg.Error as error:
-        return [f"{place.name} cannot be read ({' '.join(str(error).split())}): {_RESTORE}"]
+        return [StoreCorrupt(f"{place.name} cannot be read ({' '.join(str(error).split())}): {_RESTORE}")]
 
 
 class _Asked:
@@ -128,4 +135,4 @@ def _begin_generation(at: int) -> Tx[int]:
     return parked
 
 
-__all__ = ["begin_generation", "check", "migrate", "migration_script"]
+__all__ = ["begin_generation", "check", "migrate", "migration_script", "problems"]

@@ -349,13 +349,15 @@ def _open_for_writing(path: Path) -> apsw.Connection:
         StoreError: it cannot be opened.
     """
     _refuse_what_is_no_store(path)
+    # It was driven, and holds nothing: not a file that another process is making at this moment.
+    emptied = _is_empty(path) and Path(f"{path}.lock").exists()
     try:
         connection = apsw.Connection(str(path), statementcachesize=_STATEMENT_CACHE)
     except apsw.Error as error:
         raise _translated(error, path) from error
     try:
         connection.set_busy_timeout(BUSY_TIMEOUT)
-        _migrate(connection, path)
+        _migrate(connection, path, emptied)
         _use_wal(connection)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
@@ -452,12 +454,19 @@ def _refuse_what_is_no_store(path: Path) -> None:
         raise StoreError(f"the folder {path.parent} does not exist: make it, or name another file")
     if path.is_dir():
         raise StoreError(f"{path} is a folder: name a file")
-    if not path.exists() and Path(f"{path}-wal").exists():
-        raise StoreCorrupt(f"{path} is gone but {path}-wal is there: put the file back or restore a backup")
+    log_file = Path(f"{path}-wal")
+    if not path.exists() and log_file.exists():
+        raise StoreCorrupt(f"{path} is gone but {log_file} is there: put the file back or restore a backup")
+    if _is_empty(path) and log_file.exists() and log_file.stat().st_size:  # SQLite would delete that
+        raise StoreCorrupt(f"{path} is empty but {log_file} is not: put the file back or restore a backup")
     # The file itself is left to SQLite: opening and closing it here would drop the locks that this process has on it.
 
 
-def _migrate(connection: apsw.Connection, path: Path) -> None:
+def _is_empty(path: Path) -> bool:
+    return path.exists() and not path.stat().st_size
+
+
+def _migrate(connection: apsw.Connection, path: Path, emptied: bool) -> None:
     steps = migrations()
     if _known_version(connection, path, len(steps)) == len(steps):
         return
@@ -467,6 +476,8 @@ def _migrate(connection: apsw.Connection, path: Path) -> None:
         version = _known_version(connection, path, len(steps))
         if version == 0 and connection.execute("SELECT count(*) FROM sqlite_schema").get:
             raise StoreCorrupt(f"{path} holds tables that are not Ondol's: name another file")
+        if version == 0 and emptied:
+            raise StoreCorrupt(f"{path} is empty, and was not: restore a backup, or delete it to begin anew")
         for number, text in enumerate(steps[version:], start=version + 1):
             connection.execute(text)
             connection.execute(f"PRAGMA user_version = {number}")
@@ -526,7 +537,7 @@ def _exit_if_fsync_failed(error: apsw.Error, path: Path) -> None:
         os._exit(_EXIT_FSYNC_FAILED)
 
 
-def _translated(error: apsw.Error, path: Path) -> OndolError:
+def _translated(error: apsw.Error, path: Path) -> StoreError:
     match error:
         case apsw.FullError():
             new: StoreError = StoreFull(f"no space left for {path}: free some, then try again")

@@ -57,18 +57,23 @@ def check(path: PathLike) -> list[str]:
 
     Reads every page, entry, message and blob, on one snapshot, and changes nothing. Others may go on writing.
     """
+    return [str(problem) for problem in problems(path)]
+
+
+def problems(path: PathLike) -> list[StoreError]:
+    """As ``check``, each with what kind of trouble it is: what is newer, or cannot be read now, is not damaged."""
     path = Path(path).resolve()
     log_file = Path(f"{path}-wal")
     while True:
         # Nobody has it open: it can be read without giving it a -wal that would stay there.
         alone = not log_file.exists()
-        problems = _check(path, alone)
+        found = _check(path, alone)
         if not (alone and log_file.exists()):  # else somebody came in between: what was read may be torn
-            return problems
+            return found
 
 
-def _check(path: Path, alone: bool) -> list[str]:
-    problems: list[str] = []
+def _check(path: Path, alone: bool) -> list[StoreError]:
+    found: list[StoreError] = []
     try:
         _refuse_no_store(path)
         flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
@@ -77,17 +82,17 @@ def _check(path: Path, alone: bool) -> list[str]:
             connection.set_busy_timeout(sqlite.BUSY_TIMEOUT)
             connection.execute("BEGIN")
             for problem in _problems(connection, path):
-                problems.append(problem)  # one by one: what was found stays when the next page cannot be read
+                found.append(StoreCorrupt(problem))  # one by one: it stays when the next page cannot be read
             connection.execute("ROLLBACK")
             if "table blob_uses" in _schema(connection):
-                problems += _blob_problems(connection, path)
+                found += map(StoreCorrupt, _blob_problems(connection, path))
     except apsw.Error as error:
-        problems.append(str(sqlite._translated(error, path)))
+        found.append(sqlite._translated(error, path))
     except UnicodeDecodeError as error:
-        problems.append(f"{path} holds a text that is not valid ({error}): {_RESTORE}")
+        found.append(StoreCorrupt(f"{path} holds a text that is not valid ({error}): {_RESTORE}"))
     except StoreError as error:
-        problems.append(str(error))
-    return problems
+        found.append(error)
+    return found
 
 
 def _problems(connection: apsw.Connection, path: Path) -> Iterator[str]:
@@ -100,8 +105,9 @@ def _problems(connection: apsw.Connection, path: Path) -> Iterator[str]:
         yield f"{path} holds no store of Ondol: name another file, or {_RESTORE}"
         return
     if version < newest:
-        yield f"{path} has schema {version}, this version of Ondol writes {newest}: migrate it (ondol db migrate)"
-        return
+        raise StoreError(
+            f"{path} has schema {version}, this version of Ondol writes {newest}: migrate it (ondol db migrate)"
+        )
     there = _schema(connection)
     for name, made in _fresh_schema().items():
         if there.get(name) != made:
@@ -362,14 +368,24 @@ def _refuse_no_store(path: Path) -> None:
 @contextmanager
 def _reading(path: Path) -> Iterator[apsw.Connection]:
     _refuse_no_store(path)
-    with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
-        connection.set_busy_timeout(sqlite.BUSY_TIMEOUT)
-        if not sqlite._known_version(connection, path, len(migrations())):
-            raise StoreCorrupt(f"{path} holds no store of Ondol: name another file")
+    with closing(_opened(path)) as connection:
         try:
             yield connection
         except (apsw.CorruptError, apsw.NotADBError) as error:  # of this file, not of the one that is written
             raise sqlite._translated(error, path) from error
+
+
+def _opened(path: Path) -> apsw.Connection:
+    with _translated(path):
+        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+        try:
+            connection.set_busy_timeout(sqlite.BUSY_TIMEOUT)
+            if not sqlite._known_version(connection, path, len(migrations())):
+                raise StoreCorrupt(f"{path} holds no store of Ondol: name another file")
+        except BaseException:  # it travels on, and the connection must not stay open
+            connection.close()
+            raise
+    return connection
 
 
 def _copy_blobs(connection: apsw.Connection, source: Path, target: Path, *, damaged_ok: bool = True) -> list[str]:
@@ -453,4 +469,4 @@ def _translated(path: Path) -> Iterator[None]:
         raise sqlite._os_error(error, Path(error.filename or path)) from error
 
 
-__all__ = ["FILE", "GENERATION", "backup", "check", "migrate", "restore"]
+__all__ = ["FILE", "GENERATION", "backup", "check", "migrate", "problems", "restore"]
