@@ -451,7 +451,7 @@ class Runtime:
         new = NewFork(
             tenant=tenant, run=ids.new_run_id(now), of=id, door=self.door, at_step=at_step, effects=effects,
             operation_id=checked_id("operation_id", operation_id or ids.new_operation_id(now)),
-            fingerprint=values.digest(["fork", id, at_step, effects]),
+            fingerprint=values.digest(values.encode(["fork", id, at_step, effects])),
         )  # fmt: skip
         return self._accepted(engine, await self._write(transactions.accept_fork, new, to_micros(now)))
 

@@ -453,10 +453,17 @@ class Tool(Generic[P, R]):
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments as somebody wrote them, by their names. Raises InvalidInput for one too many, or given twice."""
         names = [n for n in inspect.signature(self.function).parameters if n != self._context_parameter]
-        given = dict(zip(names, args, strict=False))
-        if len(args) > len(names) or given.keys() & kwargs.keys():
+        given = [*zip(names, args, strict=False), *kwargs.items()]
+        named = {self._sent_as.get(name, name): value for name, value in given}
+        if len(args) > len(names) or len(named) < len(given):
             raise InvalidInput(f"{self.name} takes {', '.join(names) or 'no arguments'}, each once")
-        return given | dict(kwargs)
+        return named
+
+    @functools.cached_property
+    def _sent_as(self) -> dict[str, str]:
+        """The name by which a model knows a parameter, where that is another one (``Field(alias="from")``)."""
+        known = {name: field.validation_alias for name, field in self._arguments.model_fields.items()}
+        return {name: alias for name, alias in known.items() if isinstance(alias, str)}
 
     def read_back(self, recorded: Any) -> Any:
         """A recorded result as the type that the function says it returns, where it fits that; else as it is."""

@@ -7,10 +7,10 @@ import functools
 import json
 from datetime import date, timedelta
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from ondol import Agent, Context, InvalidInput, NotDone, tool
 
@@ -235,3 +235,18 @@ def test_a_tool_inside_of_a_decorator_is_refused_because_what_it_declares_would_
     for declare in (tool, lambda g: Agent("a", model="script:demo", tools=[g]), lambda g: tool(tool(g.__wrapped__))):
         with pytest.raises(InvalidInput, match="'look' is inside of a decorator: write @tool above"):
             declare(look)
+
+
+def test_who_calls_a_tool_names_a_parameter_as_python_does_and_the_model_as_it_was_told():
+    @tool
+    def send(ctx: Context[None], from_: Annotated[str, Field(alias="from")], to: str) -> None: ...
+
+    assert list(send.spec.parameters["properties"]) == ["from", "to"]
+    sent = {"from": "kim", "to": "lee"}
+    assert send.parse(sent) == {"from_": "kim", "to": "lee"}
+    assert send.named((), {"from_": "kim", "to": "lee"}) == sent
+    assert send.named(("kim", "lee"), {}) == sent
+    assert send.named((), sent) == sent
+    for args, kwargs in [(("kim",), sent), ((), sent | {"from_": "kim"}), (("kim", "lee", "max"), {})]:
+        with pytest.raises(InvalidInput, match="each once"):
+            send.named(args, kwargs)
