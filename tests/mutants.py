@@ -79,6 +79,13 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "clock: a stored zone that nobody here knows is UTC",
+        "clock.py",
+        "    except InvalidInput:  # named where",
+        "    except KeyError:  # named where",
+        ("tests/cases/test_c43_whose_today.py", "tests/rules/test_shown_time.py"),
+    ),
+    Mutant(
         "tools: one inside of a decorator is refused",
         "tools.py",
         "if (inner := _tool_inside(function)) is not None:",

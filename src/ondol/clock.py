@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Protocol
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -13,6 +13,8 @@ from ondol.errors import InvalidInput
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+#: Files beside the zones: what they say differs from machine to machine, or counts leap seconds.
+_NO_ZONES = ("localtime", "posixrules", "Factory", "posix/", "right/")
 JUMP = timedelta(minutes=5)  # more than any clock that is kept right is set at once; and how long one is waited out
 
 
@@ -108,13 +110,24 @@ def zone(name: str) -> ZoneInfo:
         InvalidInput: there is none.
     """
     try:
+        if name.startswith(_NO_ZONES):
+            raise ZoneInfoNotFoundError(name)
         return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError, TypeError) as error:
+    except (ZoneInfoNotFoundError, ValueError, OSError, TypeError, AttributeError) as error:
         raise InvalidInput(f"there is no time zone {name!r}: use an IANA name such as 'Asia/Seoul'") from error
+
+
+def here(zone_name: str | None) -> tzinfo:
+    """The zone that a stored name means: UTC where nobody named one, and where this machine does not know it."""
+    try:
+        return zone(zone_name) if zone_name else UTC
+    except InvalidInput:  # named where zones are newer: what is stored must be driven and looked at here all the same
+        return UTC
 
 
 def shown(at: datetime, zone_name: str | None) -> str:
     """The instant as people and models are shown it: weekday, date, time, offset, zone. Never a bare date."""
-    local = at.astimezone(zone(zone_name)) if zone_name else at.astimezone(UTC)
+    known = here(zone_name)
+    local = at.astimezone(known)
     offset = local.strftime("%z")
-    return f"{local:%A, %Y-%m-%d %H:%M} {offset[:3]}:{offset[3:5]} ({zone_name or 'UTC'})"
+    return f"{local:%A, %Y-%m-%d %H:%M} {offset[:3]}:{offset[3:5]} ({getattr(known, 'key', 'UTC')})"

@@ -103,8 +103,8 @@ class ReplayVerdict:
             return ""
         if effect.at is None:
             return effect.state
-        zone = clock.zone(self.time_zone) if self.time_zone else None
-        at, day = (None if t is None else t.astimezone(zone or t.tzinfo) for t in (effect.at, self.accepted_at))
+        zone = clock.here(self.time_zone)
+        at, day = (None if t is None else t.astimezone(zone) for t in (effect.at, self.accepted_at))
         assert at is not None
         same_day = day is not None and at.date() == day.date()
         return f"{effect.state} {at:%H:%M:%S}" if same_day else f"{effect.state} {at:%Y-%m-%d %H:%M:%S}"

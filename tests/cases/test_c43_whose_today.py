@@ -5,8 +5,12 @@ Left out until they exist: schedules.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from zoneinfo import ZoneInfo
+from importlib import resources
+from pathlib import Path
+from zoneinfo import TZPATH, ZoneInfo, reset_tzpath
 
 import pytest
 from kit import Conversation, Outside, app, asked, holds_in_all_cases, serve, until, waits
@@ -284,3 +288,40 @@ async def test_c43_a_zone_that_nobody_knows_is_refused_by_name(db: str, zone: st
 
 if __name__ == "__main__":
     serve([clerk()])
+
+
+async def test_c43_a_session_in_a_zone_that_this_machine_does_not_know_goes_on(
+    db: str, downstream: Downstream, tmp_path: Path
+) -> None:
+    new_zone = tmp_path / "zones" / "Asia" / "Jeju"
+    new_zone.parent.mkdir(parents=True)
+    known = resources.files("tzdata.zoneinfo.Asia").joinpath("Seoul").read_bytes()
+    agent, clock = clerk(), ManualClock(AFTER_MIDNIGHT_IN_SEOUL)
+    new_zone.write_bytes(known)
+    with _zones_in(str(tmp_path / "zones"), *TZPATH):
+        async with Runtime(db, agents=[agent], deps=Outside(downstream.url), clock=clock) as rt:
+            run = await rt.start(agent, "when you may", session="s", time_zone="Asia/Jeju")
+            (ask,) = await waits(run)
+            assert "Monday, 2026-11-30 00:30 +09:00 (Asia/Jeju)" in shown(agent, "when you may")
+    with _zones_in(*TZPATH):
+        async with Runtime(db, agents=[agent], deps=Outside(downstream.url), clock=clock) as rt:
+            await (await rt.get_ask(ask.id)).approve(by="kim")
+            run = await rt.get_run(run.id)
+            assert (await run.result()).text == "noted it"
+            assert "Sunday, 2026-11-29 15:30 +00:00 (UTC)" in shown(agent, "when you may")
+            assert (await rt.run(agent, "what day is it?", session="s")).text == "see above"
+            assert "2026-11-29 15:30 +00:00" in run._repr_html_()
+            assert not (await rt.context(run.id, 1)).matches  # what was shown there cannot be built again here
+    assert [line.tool for line in await downstream.effects()] == ["note_time"]
+
+
+@contextlib.contextmanager
+def _zones_in(*folders: str) -> Iterator[None]:
+    """A machine whose time zones are those of these folders."""
+    reset_tzpath(folders)
+    ZoneInfo.clear_cache()
+    try:
+        yield
+    finally:
+        reset_tzpath()
+        ZoneInfo.clear_cache()

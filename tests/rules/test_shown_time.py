@@ -20,7 +20,14 @@ def test_without_a_zone_utc_is_shown_with_its_offset():
     assert clock.shown(NOW, None) == "Sunday, 2026-11-29 15:30 +00:00 (UTC)"
 
 
-@pytest.mark.parametrize("name", ["Mars/Olympus", "", "../etc/passwd"])
+def test_a_zone_that_this_machine_does_not_know_is_shown_as_utc_and_not_as_itself():
+    assert clock.shown(NOW, "Mars/Olympus") == clock.shown(NOW, None)
+
+
+NOT_ZONES = ["localtime", "posixrules", "right/Asia/Seoul", "posix/Asia/Seoul", "Factory"]  # which lie beside them
+
+
+@pytest.mark.parametrize("name", ["Mars/Olympus", "", "../etc/passwd", *NOT_ZONES])
 def test_a_zone_that_does_not_exist_is_refused_by_name(name):
     with pytest.raises(InvalidInput, match="time zone"):
         clock.zone(name)

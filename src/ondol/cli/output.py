@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from ondol import clock
@@ -149,7 +149,7 @@ def when(at: datetime | None, zone: str | None) -> str:
     """A time for people: in the run's zone when it has one, else UTC; always with its offset."""
     if at is None:
         return "-"
-    local = at.astimezone(clock.zone(zone) if zone else UTC)
+    local = at.astimezone(clock.here(zone))
     offset = local.strftime("%z")
     return f"{local:%Y-%m-%d %H:%M:%S} {offset[:3]}:{offset[3:5]}"
 

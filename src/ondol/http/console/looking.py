@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Annotated, Any, get_args
 
@@ -355,7 +355,7 @@ def _counted(line: UsageLine) -> int | None:
 
 def _midnight(looks: Looks) -> datetime:
     """The first instant of today, in the runtime's zone."""
-    zone = clock.zone(looks.service.rt.time_zone) if looks.service.rt.time_zone else UTC
+    zone = clock.here(looks.service.rt.time_zone)
     return looks.service.rt.clock.now().astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0)
 
 

@@ -100,7 +100,7 @@ def moment(at: datetime | None, zone: str | None, now: datetime) -> Markup:
     """An instant in a zone; when pointed at, in UTC. The day is left out where it is today."""
     if at is None:
         return Markup("")
-    here = clock.zone(zone) if zone else UTC
+    here = clock.here(zone)
     local = at.astimezone(here)
     days = abs((now.astimezone(here).date() - local.date()).days)
     day = "" if days == 0 else f"{local:%a} " if days < 6 and local < now else f"{local.day} {local:%b} "
