@@ -49,6 +49,36 @@ class Verdict(NamedTuple):
 
 MUTANTS = (
     Mutant(
+        "sessions: a delete that is refused has cancelled nothing",
+        "runtime.py",
+        "if expected_revision is not None and expected_revision != seen.revision:",
+        "if False:",
+        (
+            "tests/promise/test_revision.py"
+            "::test_a_session_is_deleted_with_its_runs_from_the_revision_that_its_caller_has_seen",
+        ),
+    ),
+    Mutant(
+        "sessions: a turn that is committed meanwhile is not deleted unseen",
+        "runtime.py",
+        "return now.revision if now == same else seen.revision",
+        "return now.revision",
+        (
+            "tests/promise/test_revision.py"
+            "::test_a_turn_that_is_committed_as_its_session_is_to_be_deleted_is_not_erased_unseen",
+        ),
+    ),
+    Mutant(
+        "sessions: what waits in one that is deleted does not begin",
+        "runtime.py",
+        'for state in ("queued", "waiting", "running", "parked"):',
+        'for state in ("parked", "waiting", "queued", "running"):',
+        (
+            "tests/promise/test_queue.py"
+            "::test_a_session_that_is_deleted_with_its_runs_begins_none_of_those_that_waited_in_it",
+        ),
+    ),
+    Mutant(
         "store: a file that was emptied is not made anew",
         "stores/sqlite.py",
         "if version == 0 and emptied:",

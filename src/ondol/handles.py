@@ -245,7 +245,7 @@ class Run:
 
     async def _outcome(self, row: RunRow) -> RunResult:
         error = values.loads(row.error) if row.error else {}
-        why = ": ".join(p for p in (error.get("code", ""), error.get("message", "")) if p)
+        why = ": ".join(p for p in (error.get("code", ""), error.get("message", "")) if p) or "its session was deleted"
         match row.state:
             case "completed":
                 reply = row.checked_reply() or ""

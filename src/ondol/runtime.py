@@ -80,7 +80,7 @@ from ondol.indexed import Indexed
 from ondol.limits import Limits
 from ondol.logs import journaled
 from ondol.policy import Policy
-from ondol.records import RunRow
+from ondol.records import RunRow, SessionRow
 from ondol.replay import By, ReplayVerdict, verdict
 from ondol.runner import Runner, Served
 from ondol.seeing import SeenContext, context_place, seen_context
@@ -1012,15 +1012,27 @@ class Runtime:
         self._working  # noqa: B018 - raises when closed
         by = acting(by)
         if cancel:
-            for state in ("parked", "waiting", "queued", "running"):
+            seen = await self._read(queries.get_session, tenant, session)
+            if expected_revision is not None and expected_revision != seen.revision:
+                raise RevisionConflict(session, expected_revision, seen.revision)
+            for state in ("queued", "waiting", "running", "parked"):  # whoever waits for its turn does not get it
                 for run in await self.runs(session=session, state=state, limit=MAX_LIMIT, tenant=tenant):
                     stopping = await self.cancel(run, by=by, reason="session deleted", tenant=tenant)
                     await self._until_rest(stopping._row)
+            if expected_revision is not None:
+                expected_revision = await self._only_ended(seen)
         now = micros(self.clock)
         await self._store.write(
             transactions.delete_session, tenant, session, now, expected_revision=expected_revision, by=by,
             door=self.door, with_unknown=cancel,
         )  # fmt: skip
+
+    async def _only_ended(self, seen: SessionRow) -> int:
+        """The session's revision, if its runs have ended since it was ``seen`` and nothing else happened to it; else
+        the one of then."""
+        now = await self._read(queries.get_session, seen.tenant, seen.id)
+        same = seen._replace(revision=now.revision, updated_at=now.updated_at, next_place=now.next_place)
+        return now.revision if now == same else seen.revision
 
     async def _session_messages(self, tenant: str, session: str, after: int, limit: int) -> list[SessionMessage]:
         stored = await self._read(queries.page_messages, tenant, session, after, checked_limit(limit))

@@ -5,23 +5,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from crash.lives import Life
 
 from ondol import (
     Agent,
+    Context,
     OperationExpired,
     OperationMismatch,
     RevisionConflict,
     Run,
     RunCancelled,
+    RunExpired,
     RunFailed,
     SessionBusy,
+    tool,
 )
 from ondol.testing import FaultPlan, barrier, call, error
-from promise.house import HELLO, House, kinds, rest, states, the_ask
+from promise.house import HELLO, TOOLS, House, kinds, rest, states, the_ask
 
 SECRET = "the code is 4711"
 
@@ -29,8 +34,13 @@ SECRET = "the code is 4711"
 # --- an operation in each state ---------------------------------------------------------------------------------
 
 
-async def _start(life: Life, agent: Agent) -> Run:
-    return await life.rt.start(agent, SECRET, session="s", operation_id="op")
+async def _start(life: Life, agent: Agent, **options: Any) -> Run:
+    return await life.rt.start(agent, SECRET, session="s", operation_id="op", **options)
+
+
+@tool(effect="steps")
+async def quiz(ctx: Context[House]) -> int:
+    return await ctx.ask("how many?", schema=int, expires=timedelta(hours=1))
 
 
 @asynccontextmanager
@@ -43,20 +53,29 @@ async def in_state(house: House, state: str) -> AsyncIterator[tuple[Life, Agent,
             plan.at("model.before", fault=gate)
         case "waiting":
             answers = ([call("wire", to="kim")], "done")
+        case "expired":
+            answers = ([call("quiz")],)
+        case "joined":
+            plan.at("look.before", fault=gate)
+            house.answers(HELLO, [call("look", order="1")], "hello to you")
+            answers = ("never", "done")
         case "failed":
             answers = (error("rejected"),)
         case "failed, retryable":
             answers = (lambda request: error("quota") if len(house.asked()) == 1 else "done",)
-    agent = house.agent(*answers, said=SECRET)
+    agent = house.agent(*answers, said=SECRET, tools=[*TOOLS, quiz])
     if state == "parked":
         for _ in range(3):
             async with house.life(agent, dies_at="model.before") as life:
                 await life.ends(life.rt.run(agent, SECRET, session="s", operation_id="op"))
     async with house.life(agent, plan=plan) as life:
-        if state == "queued":
+        if state in ("queued", "joined"):
             ahead = await life.rt.start(agent, HELLO, session="s", operation_id="ahead")
             await gate.reached.wait()
-            run = await _start(life, agent)
+            run = await _start(life, agent, if_busy="queue" if state == "queued" else "steer")
+            if state == "joined":
+                gate.go_on.set()
+                assert await rest(ahead) == "completed"
         else:
             run = await _start(life, agent)
             if state == "running":
@@ -64,6 +83,10 @@ async def in_state(house: House, state: str) -> AsyncIterator[tuple[Life, Agent,
             elif state == "cancelled":
                 await run.cancel(by="kim")
                 await rest(run)
+            elif state == "expired":
+                assert await rest(run) == "waiting"
+                house.clock.advance(hours=1)
+                assert [e.type async for e in run.events(through_asks=True)][-1] == "run.expired"
             else:
                 await rest(run)
         await run.refresh()
@@ -77,7 +100,7 @@ async def in_state(house: House, state: str) -> AsyncIterator[tuple[Life, Agent,
 
 
 UNENDED = ["queued", "running", "waiting", "parked"]
-ENDED = ["completed", "failed", "cancelled"]
+ENDED = ["completed", "failed", "cancelled", "expired", "joined"]
 ALL = [*UNENDED, *ENDED, "failed, retryable"]
 
 
@@ -164,15 +187,27 @@ async def test_after_completion_the_identical_body_for_thirty_days_then_expired_
     assert len(house.asked()) == 1
 
 
-async def test_after_its_session_was_deleted_the_id_is_still_known(house: House) -> None:
-    agent = house.agent("done")
-    async with house.life(agent) as life:
-        await life.rt.run(agent, "go", session="s", operation_id="op")
+@pytest.mark.parametrize("state", [*ENDED, "failed, retryable"])
+@pytest.mark.parametrize("made_again", [False, True])
+async def test_after_its_session_was_deleted_the_id_is_still_known(house: House, state: str, made_again: bool) -> None:
+    async with in_state(house, state) as (life, agent, run):
         await life.rt.delete_session("s", by="lee")
-        with pytest.raises(OperationExpired):
-            await life.rt.start(agent, "go", session="s", operation_id="op")
+        if made_again:
+            await life.rt.write_session("s", title="another")
+        asked = len(house.asked())
+        with pytest.raises(OperationMismatch):
+            await life.rt.start(agent, HELLO, session="s", operation_id="op")
+        if state in ("completed", "joined"):
+            with pytest.raises(OperationExpired):
+                await _start(life, agent)
+        else:  # nothing is left to go on from
+            again = await _start(life, agent)
+            assert (again.id, again.status, again.retryable) == (run.id, state.partition(",")[0], False)
+            with pytest.raises((RunFailed, RunCancelled, RunExpired)) as ended:
+                await again.result()
+            assert "()" not in str(ended.value)
+        assert len(house.asked()) == asked
     house.checked = False  # the journal of a deleted session is gone
-    assert len(house.asked()) == 1
 
 
 async def test_after_a_retryable_failure_the_same_run_goes_on_from_its_journal(house: House) -> None:
@@ -211,13 +246,13 @@ async def test_a_retryable_run_goes_on_after_a_restart_too(house: House) -> None
     assert house.count("letter") == 1
 
 
-@pytest.mark.parametrize("state", ["failed", "cancelled"])
+@pytest.mark.parametrize("state", ["failed", "cancelled", "expired"])
 async def test_after_any_other_end_the_stored_end_answers(house: House, state: str) -> None:
     async with in_state(house, state) as (life, agent, run):
         before, asked = house.written(), len(house.asked())
         again = await _start(life, agent)
         assert (again.id, again.status) == (run.id, state)
-        with pytest.raises(RunFailed if state == "failed" else RunCancelled):
+        with pytest.raises({"failed": RunFailed, "cancelled": RunCancelled, "expired": RunExpired}[state]):
             await again.result()
         assert house.written().batches == before.batches
         assert len(house.asked()) == asked

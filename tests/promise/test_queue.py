@@ -235,3 +235,15 @@ async def test_a_session_with_more_runs_than_a_page_is_cancelled_and_deleted_as_
         await (await life.rt.get_session("s")).delete(cancel=True, by="lee")
         assert {(await life.rt.get_run(run.id)).status for run in runs} == {"cancelled"}
     house.checked = False  # only tombstones are left
+
+
+async def test_a_session_that_is_deleted_with_its_runs_begins_none_of_those_that_waited_in_it(house: House) -> None:
+    agent = house.agent([call("wire", to="kim")], "done")
+    async with house.life(agent) as life:
+        first = await life.rt.start(agent, "go", session="s")
+        assert await rest(first) == "waiting"
+        queued = [await life.rt.start(agent, HELLO, session="s") for _ in range(3)]
+        await life.rt.delete_session("s", cancel=True, by="lee")
+        assert [(await run.refresh()).status for run in (first, *queued)] == ["cancelled"] * 4
+    assert {request.run for request in house.asked()} == {first.id}
+    house.checked = False  # the journal of a deleted session is gone

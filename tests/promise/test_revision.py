@@ -11,7 +11,7 @@ import behind
 import pytest
 from crash.lives import Life
 
-from ondol import RevisionConflict, SessionBusy
+from ondol import NotFound, RevisionConflict, SessionBusy
 from ondol.testing import FaultPlan, barrier, call, error
 from promise.house import HELLO, House, rest, states, the_ask
 
@@ -182,6 +182,41 @@ async def test_explicit_writes_are_refused_while_a_run_is_unfinished(house: Hous
         await run.cancel(by="kim")
         assert (await life.rt.write_session("s", title="x")).revision == 2
         house.explicit["s"] = 1
+
+
+async def test_a_session_is_deleted_with_its_runs_from_the_revision_that_its_caller_has_seen(house: House) -> None:
+    """To cancel them raises it, and that is no news to who asked for it."""
+    agent = house.agent([LETTER], [WIRE], "done")
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert await rest(run) == "waiting"
+        seen = await revision(life)
+        with pytest.raises(RevisionConflict) as conflict:
+            await life.rt.delete_session("s", expected_revision=seen - 1, cancel=True)
+        assert (conflict.value.expected, conflict.value.actual) == (seen - 1, seen)
+        assert (await run.refresh()).status == "waiting", "what is refused has cancelled nothing"
+        await life.rt.delete_session("s", expected_revision=seen, cancel=True)
+        assert (await run.refresh()).status == "cancelled"
+        with pytest.raises(NotFound):
+            await life.rt.get_session("s")
+    house.checked = False  # the journal of a deleted session is gone
+
+
+async def test_a_turn_that_is_committed_as_its_session_is_to_be_deleted_is_not_erased_unseen(house: House) -> None:
+    agent, in_commit = house.agent("done"), barrier()
+    async with house.life(agent, plan=FaultPlan().at("commit.before", fault=in_commit)) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        await in_commit.reached.wait()
+        in_cancel = barrier()
+        life.plan.at("cancel.before", fault=in_cancel)
+        deleting = asyncio.create_task(life.rt.delete_session("s", expected_revision=0, cancel=True))
+        await in_cancel.reached.wait()
+        in_commit.go_on.set()
+        assert await rest(run) == "completed"
+        in_cancel.go_on.set()
+        with pytest.raises(RevisionConflict):
+            await deleting
+        assert await revision(life) == 1
 
 
 async def test_an_operation_at_another_revision_is_refused_with_both_numbers(house: House) -> None:
