@@ -116,6 +116,15 @@ MUTANTS = (
         ("tests/cases/test_c43_whose_today.py", "tests/rules/test_shown_time.py"),
     ),
     Mutant(
+        "sqlite: whoever holds a lock file that has no name any more does not drive",
+        "stores/sqlite.py",
+        "if self._lock is not None and not _has_its_name(self._lock):",
+        "if False and self._lock is not None:",
+        (
+            "tests/stores/test_sqlite_processes.py::test_of_two_processes_one_drives_also_where_the_lock_file_was_removed",
+        ),
+    ),
+    Mutant(
         "tools: one inside of a decorator is refused",
         "tools.py",
         "if (inner := _tool_inside(function)) is not None:",

@@ -236,6 +236,24 @@ async def test_a_file_under_two_names_is_one_store(tmp_path: Path) -> None:
     await store.close()
 
 
+async def test_of_two_processes_one_drives_also_where_the_lock_file_was_removed(tmp_path: Path) -> None:
+    lock = tmp_path / "ondol.db.lock"
+    first, second = SqliteStore(tmp_path / "ondol.db"), SqliteStore(tmp_path / "ondol.db")
+    await first.open(lambda: None)
+    await second.open(lambda: None)
+    assert await first.drives("one", ["a"])
+    lock.unlink()
+    assert await first.drives("one", ["a"])  # nobody came meanwhile
+    assert not await second.drives("two", ["b"])
+    lock.unlink()
+    assert await second.drives("two", ["b"])
+    assert not await first.drives("one", ["a"])
+    assert await first.drivers() == await second.drivers() == {"two": ["b"]}
+    await second.close()
+    assert await first.drives("one", ["a"])
+    await first.close()
+
+
 async def test_a_group_waits_for_a_lock_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever else holds it: waiting anew for each member would hold up everybody for that many times as long."""
     timeout = 200  # milliseconds

@@ -130,6 +130,10 @@ class SqliteStore:
             self._lock, self._driving = None, {}
 
     async def drives(self, owner: str, agents: Sequence[str]) -> bool:
+        if self._lock is not None and not _has_its_name(self._lock):
+            log.warning("%s was removed while this process drives: leave it where it is", self._lock.name)
+            self._lock.close()  # whoever came meanwhile holds another one, and drives
+            self._lock, self._driving = None, {}
         if self._lock is None:
             self._lock = _try_lock(Path(f"{self.path}.lock"))
         if self._lock is not None and owner not in self._driving:
@@ -419,6 +423,13 @@ def _try_lock(path: Path) -> IO[str] | None:
     file.write(str(os.getpid()))
     file.flush()
     return file
+
+
+def _has_its_name(file: IO[str]) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(file.name))
+    except OSError:
+        return False
 
 
 _LOCKS: weakref.WeakSet[IO[str]] = weakref.WeakSet()  # that this process holds
