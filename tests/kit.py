@@ -46,6 +46,13 @@ NEXT = "hello"  # what the user says in the turn after
 NEXT_ANSWER = "hello to you"
 
 
+class Mute(Exception):
+    """One that raises when it is asked what it says."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+
 class Conversation:
     """A model that follows one script for each thing that the user says. Each is as strict as a ``ScriptedModel``."""
 

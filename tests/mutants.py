@@ -1230,6 +1230,23 @@ MUTANTS = (
         ("tests/promise/test_vectors.py::test_documents_are_found_by_what_they_mean_and_follow_the_folder",),
     ),
     Mutant(
+        "outbox: what a listener raises is told whatever its own text does",
+        "deliveries.py",
+        "values.error_text(error)",
+        'f"{type(error).__name__}: {error}"',
+        (
+            "tests/promise/test_outbox.py::"
+            "test_a_listener_that_exits_or_cancels_itself_ends_nothing_but_its_own_attempt",
+        ),
+    ),
+    Mutant(
+        "embedding: what an embedder raises is told whatever its own text does",
+        "embedding.py",
+        "values.error_text(error)",
+        'f"{type(error).__name__}: {error}"',
+        ("tests/promise/test_vectors.py::test_an_embedder_whose_error_says_nothing_is_asked_again_by_the_next_search",),
+    ),
+    Mutant(
         "outbox: who has nobody to tell leaves the message",
         "deliveries.py",
         "if run.agent not in self.served or not self._hears(run.agent, message.kind):",

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
+from ondol import values
 from ondol.clock import Clock
 
 T = TypeVar("T")
@@ -159,4 +160,4 @@ async def from_outside(asked: Callable[[], Awaitable[T]], seconds: float) -> T:
             raise
         raise RuntimeError("it was cancelled by something of its own") from error
     except BaseException as error:
-        raise RuntimeError(f"it raised {type(error).__name__}: {error}") from error
+        raise RuntimeError(f"it raised {values.error_text(error)}") from error

@@ -186,7 +186,7 @@ class Deliveries:
             taught = message.kind in _TAUGHT and run.agent in self.learning
             facts = await self._learned(run) if taught else []
         except Exception as error:  # of whoever listens: the run is not touched by it
-            said = redact(values.valid(f"{type(error).__name__}: {error}"))[:_ERROR_KEPT]
+            said = redact(values.error_text(error))[:_ERROR_KEPT]
             log.warning("outbox message %s: %s", message.id, said, extra={"run": message.run})
             await self.store.write(transactions.not_delivered, tenant, message, said, self._now())
             return

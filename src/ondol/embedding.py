@@ -11,7 +11,7 @@ import functools
 import importlib.util
 from collections.abc import Sequence
 
-from ondol import lookups, transactions, vectors
+from ondol import lookups, transactions, values, vectors
 from ondol.cancellation import from_outside
 from ondol.clock import Clock, micros
 from ondol.embedder import Embedder
@@ -125,4 +125,4 @@ def _readable(fact: FactRow) -> str | None:
 
 
 def _warn(what: str, error: Exception) -> None:
-    log.warning("%s: %s", what, redact(f"{type(error).__name__}: {error}"))
+    log.warning("%s: %s", what, redact(values.error_text(error)))

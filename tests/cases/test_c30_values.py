@@ -19,7 +19,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from kit import Conversation, Outside, holds_in_all_cases, results, until, waits
+from kit import Conversation, Mute, Outside, holds_in_all_cases, results, until, waits
 from pydantic import BaseModel
 
 from ondol import Agent, Context, Happened, InvalidInput, NotDone, Opaque, Runtime, Tool, tool
@@ -353,11 +353,6 @@ async def test_c30_session_state_without_a_json_form_warns_and_the_run_goes_on(d
 
 
 # --- exceptions -------------------------------------------------------------------------------------------------
-
-
-class Mute(Exception):
-    def __str__(self) -> str:
-        raise RuntimeError("no")
 
 
 @pytest.mark.parametrize(

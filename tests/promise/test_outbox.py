@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from kit import waits
+from kit import Mute, waits
 from rememberer import rememberer
 
 from ondol import (
@@ -30,6 +30,10 @@ from ondol import (
 from ondol.testing import ManualClock, ScriptedModel, call
 
 KIM = {"agent": "friend", "user": "kim"}
+
+
+class MuteExit(SystemExit):
+    __str__ = Mute.__str__
 
 
 class Listener:
@@ -137,10 +141,19 @@ async def test_a_message_that_cannot_be_told_is_tried_again_and_is_dead_at_last(
         assert (await run.refresh()).status == "completed"
 
 
-@pytest.mark.parametrize("raised", [SystemExit(3), asyncio.CancelledError("of its own")], ids=["exits", "cancels"])
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        (SystemExit(3), "RuntimeError: it raised SystemExit: 3"),
+        (asyncio.CancelledError("of its own"), "RuntimeError: it was cancelled by something of its own"),
+        (Mute(), "Mute, whose text raised RuntimeError"),
+        (MuteExit(), "RuntimeError: it raised MuteExit, whose text raised RuntimeError"),
+    ],
+    ids=["exits", "cancels", "mute", "mute-exit"],
+)
 @pytest.mark.parametrize("where", ["deliver", "extract"])
 async def test_a_listener_that_exits_or_cancels_itself_ends_nothing_but_its_own_attempt(
-    db: str, where: str, raised: BaseException
+    db: str, where: str, raised: BaseException, told: str
 ) -> None:
     async def fails_once(given: Any) -> list[str]:
         calls.append(given)
@@ -156,7 +169,7 @@ async def test_a_listener_that_exits_or_cancels_itself_ends_nothing_but_its_own_
         await rt.run(friend, "hello", user="kim")
         while not (message := (await rt.outbox())[0]).attempts:
             pass
-        assert message.error.startswith("RuntimeError: it ")
+        assert message.error == told
         clock.advance(message.due - clock.now())
         rt._deliveries.look()
         await settled(rt, "delivered")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import apsw
 import psycopg
 import pytest
 from embedders import Alike, Broken, Themes, until_found
+from kit import Mute
 from rememberer import rememberer, requests, system
 
 from ondol import Agent, Documents, Found, InvalidInput, Runtime, vectors
@@ -141,6 +143,7 @@ async def test_a_fact_that_is_erased_while_its_vector_is_made_leaves_none(db: st
         RuntimeError("down"),
         SystemExit(3),
         asyncio.CancelledError("of its own"),
+        Mute(),
         "never",
         [],
         [[0.0]],
@@ -149,9 +152,11 @@ async def test_a_fact_that_is_erased_while_its_vector_is_made_leaves_none(db: st
         None,
         [[1.0], [1.0]],
     ],
-    ids=str,
+    ids=lambda what: "mute" if isinstance(what, Mute) else str(what),
 )
-async def test_an_embedder_that_fails_leaves_words_which_answer(db: str, what: object, queries: bool) -> None:
+async def test_an_embedder_that_fails_leaves_words_which_answer(
+    db: str, what: object, queries: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     friend = rememberer()
     async with Runtime(db, agents=[friend], embedder=Broken(what, queries=queries)) as rt:
         await rt.run(friend, "remember likes green tea", user="kim")
@@ -162,6 +167,26 @@ async def test_an_embedder_that_fails_leaves_words_which_answer(db: str, what: o
             (built, *_) = [e.data async for e in run.events() if e.type == "context.built"]
             assert not built.get("recalled_by")
         assert [f.found_by for f in await rt.memory.search("tea", **KIM)] == ["words"]
+    assert not [r for r in caplog.records if r.levelname == "ERROR"]
+
+
+async def test_an_embedder_whose_error_says_nothing_is_asked_again_by_the_next_search(db: str) -> None:
+    class Moody(Themes):
+        fails = True
+
+        async def embed(self, texts: Sequence[str], *, query: bool) -> list[list[float]]:
+            made = await super().embed(texts, query=query)
+            if self.fails and not query:
+                self.fails = False
+                raise Mute
+            return made
+
+    moody = Moody()
+    async with Runtime(db, embedder=moody) as rt:
+        await rt.memory.add("likes green tea", **KIM)
+        while moody.fails:
+            await rt.memory.scopes()
+        await until_found(rt, "beverage", "likes green tea", **KIM)
 
 
 async def test_an_embedder_that_hangs_holds_up_one_search_for_a_moment_and_the_next_not_at_all(db: str) -> None:

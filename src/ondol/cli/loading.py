@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ondol import values
 from ondol.agent import Agent
 from ondol.clock import Clock
 from ondol.errors import InvalidInput, OndolError
@@ -144,8 +145,7 @@ def _module(place: str) -> ModuleType:
             raise InvalidInput(f"there is no module {place!r} here: {hint}") from error
         raise InvalidInput(f"{place} cannot be loaded{_where(error)}: {error}") from error
     except (Exception, SystemExit) as error:
-        why = f"{type(error).__name__}: {error}"
-        raise InvalidInput(f"{place} cannot be loaded{_where(error)}: {why}") from error
+        raise InvalidInput(f"{place} cannot be loaded{_where(error)}: {values.error_text(error)}") from error
 
 
 def _file(path: Path) -> ModuleType:
