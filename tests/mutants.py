@@ -1247,6 +1247,20 @@ MUTANTS = (
         ("tests/promise/test_vectors.py::test_an_embedder_whose_error_says_nothing_is_asked_again_by_the_next_search",),
     ),
     Mutant(
+        "client: what was interrupted ends before its stream is closed",
+        "blocking.py",
+        "                await asyncio.wait({waiting})\n",
+        "                pass\n",
+        ("tests/http/test_client.py::test_a_program_that_is_interrupted_while_it_follows_a_run_hears_of_nothing_else",),
+    ),
+    Mutant(
+        "client: a time that a proxy says as a date is none",
+        "client.py",
+        " if asked.isdecimal() else 0.0",
+        " if asked else 0.0",
+        ("tests/http/test_client.py::test_a_proxy_that_is_busy_is_asked_again_whatever_it_says_of_the_time",),
+    ),
+    Mutant(
         "outbox: who has nobody to tell leaves the message",
         "deliveries.py",
         "if run.agent not in self.served or not self._hears(run.agent, message.kind):",

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
 
-from ondol.client import AsyncClient
+from ondol.client import CLOSED, AsyncClient
 from ondol.compacting import Compaction
 from ondol.deliveries import OutboxMessage
+from ondol.errors import NotOpen
 from ondol.events import Event
 from ondol.handles import Ask, Effect, Lineage, Run, RunResult, Session, SessionMessage
 from ondol.messages import Message
@@ -34,6 +35,9 @@ class _Loop:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
+        if self.is_closed:
+            work.close()
+            raise NotOpen(CLOSED)
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -42,25 +46,39 @@ class _Loop:
             raise
 
     def each(self, items: AsyncIterator[T]) -> Iterator[T]:
+        """What an async generator gives."""
+        waiting: asyncio.Task[Any] | None = None
+
+        async def following() -> T:
+            nonlocal waiting
+            waiting = asyncio.current_task()
+            return await anext(items)
+
+        async def closed() -> None:
+            if waiting is not None:  # it may have been interrupted: only what stands still can be closed
+                if not waiting.cancelling():
+                    waiting.cancel()
+                await asyncio.wait({waiting})
+            await items.aclose()  # type: ignore[attr-defined]
+
         try:
             while True:
                 try:
-                    yield self.run(_next(items))
+                    yield self.run(following())
                 except StopAsyncIteration:
                     return
         finally:
-            close = getattr(items, "aclose", None)
-            if close is not None:
-                self.run(close())
+            if not self.is_closed:
+                self.run(closed())
+
+    @property
+    def is_closed(self) -> bool:
+        return self._loop.is_closed()
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-
-
-async def _next(items: AsyncIterator[T]) -> T:
-    return await anext(items)
 
 
 @dataclass(frozen=True)
@@ -203,8 +221,12 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        self._loop.run(self._there.close())
-        self._loop.close()
+        if self._loop.is_closed:
+            return
+        try:
+            self._loop.run(self._there.close())
+        finally:
+            self._loop.close()
 
     def start(self, agent: str, input: str, **options: Any) -> BlockingRun:
         return self._run(self._there.start(agent, input, **options))

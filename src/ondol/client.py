@@ -27,7 +27,16 @@ from ondol.attaching import Attached, File
 from ondol.bodies import compaction_of
 from ondol.compacting import Compaction
 from ondol.deliveries import OutboxMessage
-from ondol.errors import CannotGoOn, InvalidInput, OndolError, RunEnded, Unreachable
+from ondol.errors import (
+    CannotGoOn,
+    InvalidInput,
+    NotFound,
+    NotOpen,
+    OndolError,
+    ReplayUnsafe,
+    RunEnded,
+    Unreachable,
+)
 from ondol.events import Event
 from ondol.handles import ENDED, Ahead, Ask, Effect, Lineage, Run, RunResult, Session, SessionMessage
 from ondol.http.problems import raised
@@ -48,6 +57,7 @@ _PAUSE = 0.2  # seconds before the second try; each further one waits twice as l
 _WAIT = 30  # seconds that one request waits for an end
 _SUMMARY = 180.0  # seconds for a summary: a model has 120 of them
 _AGAIN = frozenset({502, 503, 504})
+CLOSED = "this client is closed: make another one"
 
 
 class AsyncClient:
@@ -87,6 +97,12 @@ class AsyncClient:
 
     async def close(self) -> None:
         await self._http.aclose()
+
+    @property
+    def _open(self) -> httpx.AsyncClient:
+        if self._http.is_closed:
+            raise NotOpen(CLOSED)
+        return self._http
 
     # --- operations ---------------------------------------------------------------------------------------------
 
@@ -212,17 +228,20 @@ class AsyncClient:
         return _effect_of(await self._get(f"effects/{_path(effect)}"))
 
     async def unknown_ask(self, effect: str, *, tenant: str = DEFAULT_TENANT) -> Ask:
-        return await self.settling_ask(effect)
+        """As ``Runtime.unknown_ask``."""
+        return await self._ask_about(effect, "open")
 
     async def settling_ask(self, effect: str, *, tenant: str = DEFAULT_TENANT) -> Ask:
-        """The ask about an unknown effect. Raises InvalidInput where there is none."""
+        """As ``Runtime.settling_ask``."""
+        return await self._ask_about(effect, None)
+
+    async def _ask_about(self, effect: str, state: str | None) -> Ask:
         found = await self.get_effect(effect)
-        of_run = await self.asks(run=found.run, state=None, limit=ids.MAX_LIMIT)
-        about = [a for a in of_run if a.effect == effect]
-        unknown = [a for a in about if a.kind == "unknown_effect"]
-        if not unknown:
-            raise InvalidInput(f"effect {effect} is {found.state}: there is nothing to settle")
-        return unknown[-1]
+        of_run = await self.asks(run=found.run, state=state, limit=ids.MAX_LIMIT)
+        about = [a for a in of_run if a.effect == effect and a.kind == "unknown_effect"]
+        if not about:
+            raise NotFound(f"effect {effect} is {found.state}: there is nothing to settle")
+        return about[-1]
 
     async def usage(
         self, *, by: UsageBy = "model", since: date | None = None, until: date | None = None,
@@ -346,7 +365,7 @@ class AsyncClient:
         while True:
             headers = {"accept": "text/event-stream", **({"last-event-id": after} if after else {})}
             try:
-                async with self._http.stream(
+                async with self._open.stream(
                     "GET", f"runs/{_path(run)}/events", headers=headers, params=options
                 ) as response:
                     if response.status_code == 204:
@@ -417,7 +436,7 @@ class AsyncClient:
         for attempt in range(_TRIES):
             last = attempt == _TRIES - 1
             try:
-                answer = await self._http.request(
+                answer = await self._open.request(
                     method, path, json=given, headers=headers, params=params, timeout=waits
                 )
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:  # it never left
@@ -434,7 +453,7 @@ class AsyncClient:
                 refused = answer.headers.get("content-type", "") == "application/problem+json"
                 if last or answer.status_code not in _AGAIN or not (safe or refused):
                     raise _error(answer)
-                pause = float(answer.headers.get("retry-after", _PAUSE * 2**attempt))
+                pause = _asked_pause(answer) or _PAUSE * 2**attempt
             await asyncio.sleep(pause)
         raise AssertionError("the last try returns or raises")
 
@@ -606,7 +625,15 @@ def _error(answer: httpx.Response) -> OndolError:
     error = raised(body, answer.status_code)
     if isinstance(error, RunEnded):
         error.error, error.retryable = {}, False
+    if isinstance(error, ReplayUnsafe):
+        error.verdict = _verdict(error.verdict)
     return error
+
+
+def _asked_pause(answer: httpx.Response) -> float:
+    """The seconds that the server asks for; 0 where it asks for none, or says it as a date, as a proxy may."""
+    asked = answer.headers.get("retry-after", "")
+    return min(float(asked), _WAIT) if asked.isdecimal() else 0.0
 
 
 def _unreachable(url: str, error: Exception) -> Unreachable:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import os
+import signal
 from collections.abc import AsyncIterator, Callable
 from decimal import Decimal
 from pathlib import Path
@@ -36,9 +38,9 @@ from ondol import (
     access,
     tool,
 )
-from ondol.blocking import BlockingAsk, BlockingRun, BlockingSession
+from ondol.blocking import BlockingAsk, BlockingRun, BlockingSession, _Loop
 from ondol.cli.surface import Cli, Options
-from ondol.errors import Forbidden, Unreachable
+from ondol.errors import Forbidden, NotOpen, Unreachable
 from ondol.http.guard import Admission
 from ondol.testing import ScriptedModel, call, error
 from ondol.transactions import Decision
@@ -48,6 +50,12 @@ from ondol.transactions import Decision
 def pay(amount: Decimal) -> str:
     """Pay."""
     return f"paid {amount}"
+
+
+@tool(effect="read")
+def fine() -> str:
+    """Do nothing."""
+    return "fine"
 
 
 def agents() -> list[Agent]:
@@ -109,8 +117,9 @@ async def test_asks_are_decided_from_afar(there: AsyncClient, http: Door) -> Non
     verdict = await there.replay(run, dry_run=True)
     assert isinstance(verdict, ReplayVerdict)
     assert verdict.kind == "guarded"
-    with pytest.raises(ReplayUnsafe):
+    with pytest.raises(ReplayUnsafe) as unsafe:
         await there.replay(run)
+    assert unsafe.value.verdict == verdict
     again = await there.replay(run, force=By("lee", "again"))
     assert isinstance(again, Run)
     assert (await again.lineage()).origin is not None
@@ -169,6 +178,79 @@ async def test_a_server_that_is_not_there_is_said(db: str) -> None:
     async with AsyncClient("http://127.0.0.1:9") as there:
         with pytest.raises(Unreachable, match="is 'ondol serve' running there"):
             await there.get_run("r")
+
+
+@pytest.mark.parametrize("said", ["Wed, 21 Oct 2026 07:28:00 GMT", "inf", "soon", "0"])
+async def test_a_proxy_that_is_busy_is_asked_again_whatever_it_says_of_the_time(said: str) -> None:
+    busy = httpx.Response(503, headers={"retry-after": said}, text="<html>busy</html>")
+    answers = iter([busy, httpx.Response(200, json={"items": []})])
+    async with AsyncClient("http://x", transport=httpx.MockTransport(lambda _: next(answers))) as there:
+        assert await there.agents() == []
+
+
+async def test_what_is_to_be_settled_is_found_from_afar_as_in_the_process(db: str) -> None:
+    @tool
+    async def lost() -> str:
+        """Lose the answer."""
+        raise ConnectionError("gone")
+
+    losing = Agent("loser", model=Conversation({"go": [[call("lost")], [call("fine")], "done"]}), tools=[lost, fine])
+    async with Runtime(db, agents=[losing]) as rt, door(rt) as http, AsyncClient(http.url) as there:
+        run = await there.start("loser", "go")
+        with pytest.raises(RunWaiting):
+            await run.result()
+        (effect,) = await run.effects()
+        for one in (rt, there):
+            assert (await one.unknown_ask(effect.id)).id == (await one.settling_ask(effect.id)).id
+        await (await there.unknown_ask(effect.id)).happened("sent", by="lee")
+        await run.result()
+        _, other = await run.effects()
+        for one in (rt, there):
+            assert (await one.settling_ask(effect.id)).state == "decided"
+            with pytest.raises(NotFound, match=f"effect {effect.id} is succeeded: there is nothing to settle"):
+                await one.unknown_ask(effect.id)
+            with pytest.raises(NotFound, match=f"effect {other.id} is succeeded: there is nothing to settle"):
+                await one.settling_ask(other.id)
+
+
+async def test_a_client_is_closed_once_and_says_that_it_is(http: Door) -> None:
+    async with AsyncClient(http.url) as there:
+        run = await there.start("hello", "hi")
+        await there.close()
+    for work in (there.agents(), run.result(), anext(run.events())):
+        with pytest.raises(NotOpen, match="this client is closed: make another one"):
+            await work
+
+    def program() -> None:
+        with Client(http.url) as rt:
+            run = rt.start("hello", "hi")
+            rt.close()
+        for work in (rt.agents, run.result, lambda: list(run.events())):
+            with pytest.raises(NotOpen, match="this client is closed: make another one"):
+                work()
+
+    await asyncio.to_thread(program)
+
+
+def test_a_program_that_is_interrupted_while_it_follows_a_run_hears_of_nothing_else() -> None:
+    closed: list[bool] = []
+
+    async def events() -> AsyncIterator[int]:
+        try:
+            yield 1
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            closed.append(True)
+
+    loop = _Loop()
+    following = loop.each(events())
+    assert next(following) == 1
+    with pytest.raises(KeyboardInterrupt):
+        next(following)
+    loop.close()
+    assert closed == [True]
 
 
 async def test_a_token_goes_with_each_request(db: str) -> None:
