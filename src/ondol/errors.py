@@ -109,7 +109,7 @@ CODES: Mapping[str, str] = {
     "revision_conflict": "Load the session again, look at what changed, then repeat your write on the new revision.",
     "queue_full": "Wait until a run of the session has ended, then send the same operation again.",
     "too_large": "Send fewer or smaller attachments, or raise Limits(attachments=..., attachment_bytes=...).",
-    "session_busy": "Wait for the run that the message names, or cancel it; or let this one queue behind it.",
+    "session_busy": "Wait for the run that the message names, cancel it or settle it; or let this one queue behind it.",
     "already_decided": "Look at the decision that counts: 'ondol asks show ID'.",
     "ask_closed": "Nothing is left to decide: 'ondol runs show RUN' says how its run ended.",
     "policy_denied": "Deny the ask, or approve it with arguments that the policy does not deny.",
@@ -303,13 +303,17 @@ class RevisionConflict(Refused):
 
 
 class SessionBusy(Refused):
-    """A run of the session is unfinished."""
+    """A run of the session is unfinished. As it is to be deleted: or an ``effect`` of one that has ended is unknown."""
 
     code = "session_busy"
 
-    def __init__(self, session: str, run: str, state: str) -> None:
+    def __init__(self, session: str, run: str, state: str, effect: str | None = None) -> None:
         self.session, self.run = session, run
-        super().__init__(f"session {session!r} has the unfinished run {run} ({state}): wait for it or cancel it")
+        what = f"the unfinished run {run} ({state}): wait for it or cancel it"
+        if effect is not None:
+            what = f"{effect} of run {run}, which may have happened: settle it (ondol effects resolve), or let it go"
+            what += " (cancel=True, ondol sessions rm --cancel)"
+        super().__init__(f"session {session!r} has {what}")
 
 
 class QueueFull(Refused):

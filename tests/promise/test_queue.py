@@ -247,3 +247,19 @@ async def test_a_session_that_is_deleted_with_its_runs_begins_none_of_those_that
         assert [(await run.refresh()).status for run in (first, *queued)] == ["cancelled"] * 4
     assert {request.run for request in house.asked()} == {first.id}
     house.checked = False  # the journal of a deleted session is gone
+
+
+async def test_a_session_is_not_deleted_while_nobody_knows_whether_an_effect_happened(house: House) -> None:
+    agent = house.agent([call("letter", to="kim")], "done")
+    await house.dies(agent, "letter.after")
+    async with house.life(agent) as life:
+        run = await life.rt.find_run("op")
+        assert await rest(run) == "waiting"
+        await run.cancel(by="kim")
+        (effect,) = await run.effects()
+        with pytest.raises(SessionBusy, match=rf"{effect.id} .* may have happened: settle it") as busy:
+            await life.rt.delete_session("s", by="lee")
+        assert busy.value.run == run.id
+        await (await the_ask(run, "unknown_effect")).happened(by="lee")
+        await life.rt.delete_session("s", by="lee")
+    house.checked = False  # the journal of a deleted session is gone

@@ -149,7 +149,7 @@ def delete_session(
     if parked:
         raise SessionBusy(session, parked[0][0], "parked")
     if unknown and not with_unknown:
-        raise SessionBusy(session, unknown[0][0], f"effect {ids.effect_id(*unknown[0])} unknown")
+        raise SessionBusy(session, unknown[0][0], "ended", ids.effect_id(*unknown[0]))
     yield from _orphan(tenant, session)
     unsearched = yield from forget_session(tenant, session)
     if unsearched:
