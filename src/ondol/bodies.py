@@ -1,7 +1,7 @@
 """How does a program read a run, an ask, an effect, a session? The JSON of each, the same at every door.
 
-Times are ISO 8601 in UTC. Arguments, results and session states are as ``values.encode`` writes them: what JSON lacks
-has a tag.
+Times are ISO 8601 in UTC. Arguments, results, metadata and session states are as ``values.encode`` writes them: what
+JSON lacks has a tag.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def run_body(run: Run) -> RunBody:
     return {
         "id": run.id, "state": run.status, "session": run.session,  # type: ignore[typeddict-item]
         "operation_id": run.operation_id, "agent": run.agent, "user": run.user, "trigger": run.trigger,
-        "time_zone": run.time_zone, "metadata": run.metadata, "host": run.host,
+        "time_zone": run.time_zone, "metadata": values.encode_object(run.metadata), "host": run.host,
         "replay_of": run.replay_of, "forked_at": run.forked_at,
         "retryable": run.retryable, "cancelling": run.cancelling, "error": _error(run.error),
         "tokens": {"input": tokens_in, "output": tokens_out},

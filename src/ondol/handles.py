@@ -156,7 +156,7 @@ class Run:
     @property
     def metadata(self) -> dict[str, Any]:
         """What its caller noted with it."""
-        return values.loads(self._row.metadata) if self._row.metadata else {}
+        return values.decode_object(values.loads(self._row.metadata)) if self._row.metadata else {}
 
     @property
     def trigger(self) -> str:

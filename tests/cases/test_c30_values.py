@@ -14,7 +14,7 @@ import logging
 import math
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -23,7 +23,7 @@ from kit import Conversation, Mute, Outside, holds_in_all_cases, results, until,
 from pydantic import BaseModel
 
 from ondol import Agent, Context, Happened, InvalidInput, NotDone, Opaque, Runtime, Tool, tool
-from ondol.testing import Downstream, call
+from ondol.testing import Downstream, ScriptedModel, call
 
 SEOUL = timezone(timedelta(hours=9))
 SAW = "saw it"
@@ -498,3 +498,11 @@ async def test_c30_progress_may_say_anything(db: str, downstream: Downstream) ->
         assert said[0] == (0.5, "half\u2400")
         assert [fraction for fraction, _ in said[1:]] == [None, None]
         json.dumps(said, ensure_ascii=False).encode()
+
+
+async def test_c30_what_a_caller_notes_with_a_run_is_read_back_as_it_was(db: str) -> None:
+    noted = {"at": datetime(2026, 1, 2, tzinfo=UTC), "paid": Decimal("1.50"), "n": 2**60, 7: {1, 2}, "$ondol": "a key"}
+    agent = Agent("a", model=ScriptedModel(["done"]))
+    async with Runtime(db, agents=[agent]) as rt:
+        run = await rt.start(agent, "go", metadata=noted)
+        assert run.metadata == (await rt.get_run(run.id)).metadata == noted

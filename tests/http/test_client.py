@@ -8,6 +8,7 @@ import inspect
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -79,11 +80,13 @@ async def there(http: Door) -> AsyncIterator[AsyncClient]:
 
 
 async def test_a_run_from_afar_is_the_run(there: AsyncClient, http: Door) -> None:
-    run = await there.start("hello", "hi", session="a/b", user="kim", operation_id='k "1"', metadata={"n": 1})
+    noted = {"n": 2**60, "at": date(2026, 11, 30), "paid": Decimal("1.50"), 7: {"$ondol": "a key"}}
+    run = await there.start("hello", "hi", session="a/b", user="kim", operation_id='k "1"', metadata=noted)
     result = await run.result()
     here = await http.app.runtime.get_run(run.id)
     assert (result.text, result.body) == ("hello", (await here.result()).body)
-    assert (run.session, run.user, run.operation_id, here.metadata) == ("a/b", "kim", 'k "1"', {"n": 1})
+    assert (run.session, run.user, run.operation_id, here.metadata) == ("a/b", "kim", 'k "1"', noted)
+    assert run.metadata == (await there.get_run(run.id)).metadata == noted
     again = await there.start("hello", "hi", session="a/b", user="kim", operation_id='k "1"')
     assert (again.id, again.replayed) == (run.id, True)
     with pytest.raises(OperationMismatch, match="choose a new operation id"):

@@ -86,8 +86,8 @@ class Service:
         caller.needs("run")
         return await self.rt.start(
             agent, input, session=session, user=caller.user_for(user), operation_id=operation_id, if_busy=if_busy,
-            expected_revision=expected_revision, attachments=attachments, time_zone=time_zone, metadata=metadata,
-            trigger=trigger, own_only=caller.user is not None, tenant=caller.tenant,
+            expected_revision=expected_revision, attachments=attachments, time_zone=time_zone,
+            metadata=_decoded(metadata), trigger=trigger, own_only=caller.user is not None, tenant=caller.tenant,
         )  # fmt: skip
 
     async def run(self, caller: Caller, run: str) -> Run:
@@ -471,8 +471,8 @@ def _page(rows: Sequence[Ask] | Sequence[Effect], limit: int) -> Page:
     return Page(items=list(rows[:limit]), next=rows[limit - 1].id if len(rows) > limit else None)
 
 
-def _decoded(state: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    return None if state is None else _read(lambda: values.decode_object(dict(state)))
+def _decoded(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return None if given is None else _read(lambda: values.decode_object(dict(given)))
 
 
 def _untagged(value: Any) -> Any:
