@@ -12,7 +12,7 @@ import pytest
 from door import JSON, Door, door, raw
 
 from ondol import Agent, Runtime
-from ondol.errors import CODES
+from ondol.errors import CODES, InvalidInput
 from ondol.http import guard, serving
 from ondol.http.app import make_app
 from ondol.http.guard import Admission
@@ -172,3 +172,9 @@ async def test_a_page_from_elsewhere_is_told_what_it_may_not_send(db: str) -> No
         assert taken.status_code == 200
         refused = await http.client.options("/v1/runs", headers={"origin": "https://elsewhere.example", **asks})
         assert_is_problem(refused, 403, "forbidden")
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 70, "127.0.0.256"])
+def test_an_address_that_is_none_cannot_be_listened_on(host: str) -> None:
+    with pytest.raises(InvalidInput, match=rf"^{host}:0 cannot be listened on \("):
+        serving.listen(host, 0)

@@ -189,6 +189,7 @@ def listen(host: str, port: int) -> socket.socket:
         except BaseException:  # whatever it is, it travels on, and leaves no socket behind
             listening.close()
             raise
-    except OSError as error:
-        raise InvalidInput(f"{host}:{port} cannot be listened on ({error.strerror or error})") from error
+    except (OSError, UnicodeError) as error:  # the latter for what no name of a host can be
+        why = getattr(error, "strerror", None) or error
+        raise InvalidInput(f"{host}:{port} cannot be listened on ({why})") from error
     return listening
