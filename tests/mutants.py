@@ -1247,6 +1247,13 @@ MUTANTS = (
         ("tests/promise/test_vectors.py::test_an_embedder_whose_error_says_nothing_is_asked_again_by_the_next_search",),
     ),
     Mutant(
+        "streams: who gives up waiting is forgotten",
+        "streams.py",
+        "            waiting.remove(future)\n",
+        "            pass\n",
+        ("tests/promise/test_watching.py::test_whoever_gives_up_waiting_for_a_run_leaves_nothing_behind",),
+    ),
+    Mutant(
         "client: what was interrupted ends before its stream is closed",
         "blocking.py",
         "                await asyncio.wait({waiting})\n",

@@ -169,5 +169,11 @@ class Streams:
     async def until_settled(self, run: str) -> RunRow | None:
         """The row of a run that this process drives, when it comes to rest; None if it is dropped before."""
         future: asyncio.Future[RunRow | None] = asyncio.get_running_loop().create_future()
-        self._settled.setdefault(run, []).append(future)
-        return await future
+        waiting = self._settled.setdefault(run, [])
+        waiting.append(future)
+        try:
+            return await future
+        finally:
+            waiting.remove(future)
+            if not waiting and self._settled.get(run) is waiting:  # everybody gave up, and nobody was told
+                del self._settled[run]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -175,6 +175,15 @@ TOOLS = (look, refund, letter, mail, wire)
 
 
 # --- looking ----------------------------------------------------------------------------------------------------
+
+
+async def turns(come_to: Callable[[], bool]) -> None:
+    """Of the event loop, until it has come to this."""
+    for _ in range(10_000):
+        if come_to():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never came to that")
 
 
 async def rest(run: Run) -> str:

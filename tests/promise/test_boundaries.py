@@ -6,7 +6,7 @@ What a cancel does at each boundary is in ``test_cancel``, what a process does t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
@@ -16,18 +16,9 @@ from crash.lives import HurriedClock, Life
 from ondol import ContextPolicy, NotFound, OutcomeUnknown, Run, Runtime, RunWaiting, tool
 from ondol.errors import StoreBusy
 from ondol.testing import Barrier, FaultPlan, barrier, call, error, raise_
-from promise.house import HELLO, House, kinds, letter, look, mail, refund, rest, states, the_ask, wire
+from promise.house import HELLO, House, kinds, letter, look, mail, refund, rest, states, the_ask, turns, wire
 
 LETTER = [call("letter", to="kim")]
-
-
-async def turns(come_to: Callable[[], bool]) -> None:
-    """Of the event loop, until it has come to this."""
-    for _ in range(10_000):
-        if come_to():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("it never came to that")
 
 
 # --- B0, B1, B2: before and around T0 ---------------------------------------------------------------------------

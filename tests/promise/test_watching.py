@@ -14,7 +14,7 @@ from ondol.http.callers import Caller
 from ondol.http.service import Service
 from ondol.stores import sqlite
 from ondol.testing import FaultPlan, barrier, call
-from promise.house import House, rest
+from promise.house import House, rest, turns
 
 STEPS = 30
 
@@ -130,6 +130,27 @@ async def test_a_stream_that_is_given_up_leaves_no_watcher(house: House, begun: 
         assert not life.rt._streams.is_watched(run.id)
         in_model.go_on.set()
         assert await rest(run) == "completed"
+
+
+async def test_whoever_gives_up_waiting_for_a_run_leaves_nothing_behind(house: House) -> None:
+    agent, in_model = house.agent("done"), barrier()
+    async with house.life(agent, plan=FaultPlan().at("model.before", fault=in_model)) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        await in_model.reached.wait()
+        settled = life.rt._streams._settled
+        for n in (1, 2):
+            waiting = [asyncio.create_task(rest(run)) for _ in range(n)]
+            await turns(lambda n=n: len(settled.get(run.id, ())) == n)
+            for one in waiting:
+                one.cancel()
+            await asyncio.wait(waiting)
+            assert not settled
+        waiting = [asyncio.create_task(rest(run)) for _ in range(2)]
+        await turns(lambda: len(settled.get(run.id, ())) == 2)
+        waiting[0].cancel()
+        in_model.go_on.set()
+        assert await waiting[1] == "completed"
+        assert not settled
 
 
 async def test_a_tool_in_a_thread_tells_watchers_how_far_it_is(house: House) -> None:
