@@ -52,8 +52,22 @@ def check_size(given: Sequence[Attached], limits: Limits) -> None:
         )
 
 
-async def attach(store: Store, clock: Clock, tenant: str, given: Attached) -> Attachment:
-    """Store the bytes of an attachment. Raises InvalidInput for one that cannot be read, or is an address."""
+async def attach_all(
+    store: Store, clock: Clock, tenant: str, given: Sequence[Attached], limits: Limits
+) -> list[Attachment]:
+    """Store the bytes of attachments. Raises TooLarge, also where what was read is more than a file had said; and as
+    ``attach``."""
+    parts: list[Attachment] = []
+    left = limits.attachment_bytes
+    for attachment in given:
+        part = await attach(store, clock, tenant, attachment, left)
+        left = None if left is None else left - part.size
+        parts.append(part)
+    return parts
+
+
+async def attach(store: Store, clock: Clock, tenant: str, given: Attached, at_most: int | None = None) -> Attachment:
+    """Store the bytes of an attachment. Raises InvalidInput for one that cannot be read, or is an address; TooLarge."""
     media_type: str | None = None
     if isinstance(given, bytes):
         name, data = "attachment", given
@@ -67,12 +81,23 @@ async def attach(store: Store, clock: Clock, tenant: str, given: Attached) -> At
     else:
         path = Path(given)
         try:
-            name, data = media.shown_name(path.name), await asyncio.to_thread(path.read_bytes)
+            name, data = media.shown_name(path.name), await asyncio.to_thread(_read, path, at_most)
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
             raise InvalidInput(f"attachment {str(path)!r} cannot be read ({why})") from error
+    if at_most is not None and len(data) > at_most:
+        raise TooLarge(
+            f"attachment {name!r} has more bytes than Limits(attachment_bytes=...) allows ({at_most} are left for it): "
+            "send less"
+        )
     # Renewed before it is stored: a collection that runs at this moment leaves it, or leaves room for it.
     digest = hashlib.sha256(data).hexdigest()
     await store.write(transactions.keep_blob, tenant, digest, len(data), micros(clock))
     await store.put_blob(tenant, data)
     return Attachment(digest, media.media_type(name, data, media_type), name, len(data))
+
+
+def _read(path: Path, at_most: int | None) -> bytes:
+    """No more than it takes to see that it is too much: a pipe or a device has no size, and a file may grow."""
+    with path.open("rb") as file:
+        return file.read() if at_most is None else file.read(at_most + 1)

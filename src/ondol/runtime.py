@@ -349,7 +349,7 @@ class Runtime:
         limits = served.bounds.limits
         await asyncio.to_thread(attaching.check_size, attachments, limits) if attachments else None
         now = self.clock.now()
-        parts = [await attaching.attach(self._store, self.clock, tenant, a) for a in attachments]
+        parts = await attaching.attach_all(self._store, self.clock, tenant, attachments, limits)
         fingerprint = values.digest(values.encode([served.agent.name, session, input, sorted(p.digest for p in parts)]))
         run = ids.new_run_id(now)
         new = NewRun(

@@ -311,6 +311,15 @@ async def test_attachments_over_the_limit_are_refused_before_they_are_read_and_n
         assert (await rt.run(agent, "see", attachments=[tmp_path / "large", b"1"])).text == "done"
 
 
+async def test_an_attachment_that_says_no_size_is_not_read_beyond_the_limit(tmp_path: Path) -> None:
+    agent = Agent("a", model=ScriptedModel(["done"]), limits=Limits(attachment_bytes=10))
+    async with Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[agent]) as rt:
+        for without_end in (["/dev/zero"], [b"12345", "/dev/zero"]):
+            with pytest.raises(TooLarge, match="'zero' has more bytes"):
+                await rt.start(agent, "see", attachments=without_end)
+        assert await rt.runs() == []
+
+
 async def test_no_more_runs_are_driven_at_once_than_the_process_may(tmp_path: Path) -> None:
     working: list[str] = []
     two, go_on = asyncio.Event(), asyncio.Event()
