@@ -11,6 +11,7 @@ import asyncio
 import functools
 import hashlib
 import json
+import logging
 import queue
 import re
 import threading
@@ -18,7 +19,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import Any, ParamSpec, TypeVar
 
-from ondol.errors import NotFound, OndolError, StoreBusy, StoreCorrupt, StoreError, StoreFault
+from ondol.errors import NotFound, StoreBusy, StoreCorrupt, StoreError, StoreFault
 from ondol.secret import logger
 from ondol.stores import postgres_schema
 from ondol.stores.jobs import Job, Writes, deliver, to_its_end
@@ -201,14 +202,11 @@ class PostgresStore:
                     break
                 except ConnectionLost as lost:
                     job.error = StoreBusy(f"the connection to {self.place.name} was lost ({lost}): try again")
-                    log.log(20 if attempt == 0 else 30, "%s", job.error)
+                    log.log(logging.INFO if attempt == 0 else logging.WARNING, "%s", job.error)
                     _close(wire)
                     wire = None
                 except Refused as refused:
                     job.error = self.place.translated(refused)
-                    break
-                except OndolError as refusal:
-                    job.error = refusal
                     break
                 except BaseException as refusal:  # who waits for it is told; the thread goes on for all others
                     job.error = refusal

@@ -136,9 +136,11 @@ class Wire:
 
     def _wait(self, event: int) -> None:
         self._poll.modify(self._pg.socket, event)
-        until = time.monotonic() + self._patience
-        while not self._poll.poll((until - time.monotonic()) * 1000):
-            if time.monotonic() >= until:
+        left = self._patience
+        until = time.monotonic() + left
+        while not self._poll.poll(left * 1000):
+            left = until - time.monotonic()
+            if left <= 0:  # (less than nothing would be for ever)
                 raise ConnectionLost(f"no word from the server for {self._patience:g} s")
 
     def _rows(self, name: str, result: PGresult) -> list[Row]:

@@ -217,35 +217,45 @@ class Writer:
         for member in members:
             member.step(None)
         while going := [m for m in members if not m.ended]:
-            sent = [(member, *member.send(wire)) for member in going]
-            commits = is_last and all(isinstance(m.batch, Final) for m in going if not m.ended)
-            commits = commits and not any(m.must_be_undone for m in group)
-            places, end = [], self._behind
-            for _, n, behind in sent:
-                places.append(slice(end + behind, end + n))
+            owned, end = [], self._behind
+            for member in going:
+                n, behind = member.send(wire)
+                owned.append((member, slice(end + behind, end + n)))
                 end += n
             self._behind = 0
-            self.trips += 1
-            try:
-                if commits:
-                    last = [(m, own) for m, own in zip(going, places, strict=True) if not m.ended]
-                    rows = self._commit(wire, group, end, {own.start: m.batch for m, own in last})
-                else:
-                    rows = wire.receive()
-            except Refused as refused:
-                for member, own in zip(going, places, strict=True):
-                    if refused.place < own.stop:
-                        if refused.sqlstate == postgres_statements.NOT_AS_FORESEEN and member.foresees:
-                            raise _Surprise(member.job) from None
-                        raise _Undo([member], refused) from None
-                raise _Undo(going, refused) from None
-            for member, own in zip(going, places, strict=True):
+            commits = is_last and all(isinstance(m.batch, Final) for m in going if not m.ended)
+            commits = commits and not any(m.must_be_undone for m in group)
+            rows = self._receive(wire, owned, (group, end) if commits else None)
+            for member, own in owned:
                 member.changed = member.changed or any(wire.changed[own])
                 if not member.ended:
                     member.step(rows[own])
             if commits:
                 return True
         return False
+
+    def _receive(
+        self, wire: Wire, owned: list[tuple[_Member, slice]], committing: tuple[list[_Member], int] | None
+    ) -> list[list[Row]]:
+        """The rows of a round trip in which each member owns a slice. ``committing``: the group, and behind how many
+        statements its COMMIT comes in the same one.
+
+        Raises:
+            _Surprise, _Undo: a statement of one of them was refused.
+        """
+        self.trips += 1
+        try:
+            if committing is None:
+                return wire.receive()
+            last = {own.start: member.batch for member, own in owned if not member.ended}
+            return self._commit(wire, *committing, last)
+        except Refused as refused:
+            for member, own in owned:
+                if refused.place < own.stop:
+                    if refused.sqlstate == postgres_statements.NOT_AS_FORESEEN and member.foresees:
+                        raise _Surprise(member.job) from None
+                    raise _Undo([member], refused) from None
+            raise _Undo([member for member, _ in owned], refused) from None
 
     def _roll_back(self, wire: Wire) -> None:
         wire.control("ROLLBACK")
