@@ -218,6 +218,20 @@ MUTANTS = (
         ("tests/stores/test_postgres_outbox.py::test_what_one_process_tells_another_does_not_tell_beside_it",),
     ),
     Mutant(
+        "checksum: a run that lacks a message of its own is not driven",
+        "runner.py",
+        "        if missing := journal.missing_messages(self.state, claimed.bodies.keys()):",
+        "        if missing := []:",
+        ("tests/stores/test_sqlite_damage.py",),
+    ),
+    Mutant(
+        "checksum: a turn is not had where what was said before is missing",
+        "histories.py",
+        "            check_whole(session, new, until)\n",
+        "",
+        ("tests/stores/test_sqlite_damage.py",),
+    ),
+    Mutant(
         "erased: a turn is made findable before it is erased, or not at all",
         "transactions/indexing.py",
         """yield [("space.take", space.key | {"docs": 0}) for space in spaces]""",

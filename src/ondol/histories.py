@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ondol import context, messages, outputs, queries, sizes, view
+from ondol.errors import StoreCorrupt
 from ondol.messages import Message
 from ondol.records import SessionRow
 from ondol.store import Store
@@ -60,6 +61,7 @@ class HistoryCache:
         if known.until != until:
             read = queries.read_window if known.until == start else queries.read_history
             new = await store.read(read, session, known.until, until)
+            check_whole(session, new, until)
         said = [(m.seq, m.body, context.sendable(m.body, messages.loads(m.body), provider)) for m in new]
         items = [
             Item(place, sent, sizes.weight_of_stored(body, sent)) for place, body, sent in said if sent is not None
@@ -85,6 +87,20 @@ class HistoryCache:
             _, dropped = self._kept.popitem(last=False)
             self._size -= dropped.size
         return history
+
+
+def check_whole(session: SessionRow, said: Sequence[queries.StoredMessage], until: int) -> None:
+    """Nothing is missing of what was said between the first of these messages and the place ``until``; message 0 of a
+    run, which is what the runtime tells it, need not be there. Raises StoreCorrupt."""
+    following = None
+    for message in said:
+        if following is not None and message.seq - following not in (0, int(message.ordinal == 1)):
+            break
+        following = message.seq + 1
+    else:
+        if following in (None, until):
+            return
+    raise StoreCorrupt(f"session {session.id} lacks message {following}: restore a backup (ondol db restore)")
 
 
 def _key(session: SessionRow, provider: str) -> tuple[str, str, int, str]:

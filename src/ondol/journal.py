@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias, assert_never
 
@@ -591,6 +591,14 @@ def check_whole(run: str, batches: Iterable[Batch], after: int, last: int) -> No
         if seq in (None, last):
             return
     raise StoreCorrupt(f"run {run} lacks the entry behind {seq or after}: restore a backup (ondol db restore)")
+
+
+def missing_messages(state: State, there: Set[int]) -> list[int]:
+    """The ordinals of messages that were written, as the journal tells, and are not there. What a call came to when its
+    run had ended, or ended with it, is told in no message."""
+    ended = state.status in ("failed", "cancelled", "expired")
+    written = set(range(1, state.next_message)).union(*((e.message, e.reply) for e in state.effects))
+    return sorted(written - there - {e.reply for e in state.effects if ended or not e.has_outcome})
 
 
 def loads(run: str, seq: int, fence: int, at: int, v: int, body: str, stored_sum: int) -> Batch:

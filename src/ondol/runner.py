@@ -154,6 +154,8 @@ class Drive:
         self.now: Callable[[], int] = functools.partial(micros, runner.clock)
         journal.check_whole(self.row.id, claimed.batches, 0, self.row.next_seq - 1)
         self.state = journal.fold(claimed.batches)
+        if missing := journal.missing_messages(self.state, claimed.bodies.keys()):
+            raise StoreCorrupt(f"run {self.row.id} lacks message {missing[0]}: restore a backup (ondol db restore)")
         self.talk = Conversation(
             claimed.bodies, claimed.messages, served.agent.instructions, self.asked.provider, served.repeatable
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import apsw
 import pytest
+from kit import waits
 
 from ondol import Agent, Context, Runtime, RunWaiting, tool
 from ondol.errors import CursorExpired, StoreCorrupt
@@ -139,6 +140,47 @@ async def test_a_run_of_which_an_entry_is_missing_is_not_driven_and_says_why(fil
         assert (await rt.run("talk", "hello", session="another")).text == "nice to meet you"
     assert sent == []
     assert any(run.id in problem for problem in check(file))
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3], ids=["what was asked", "the call", "the result"])
+async def test_a_run_that_lacks_a_message_of_its_own_is_not_driven_and_says_why(file: Path, lost: int) -> None:
+    twice = Agent("twice", model=ScriptedModel([call("send", to="kim"), call("send", to="lee"), "done"]), tools=[send])
+    async with Runtime(SqliteStore(file), agents=[twice]) as rt:
+        run = await rt.start(twice, "please write to kim and lee", session="two")
+        (first,) = await waits(run)
+        await first.approve()
+        (second,) = await waits(run)
+    lose_message(file, run.id, lost)
+    async with Runtime(SqliteStore(file), agents=[twice, talk()]) as rt:
+        await (await rt.get_ask(second.id)).approve()
+        async with asyncio.timeout(PATIENCE):
+            with pytest.raises(StoreCorrupt, match=f"run {run.id} lacks message {lost}"):
+                await (await rt.get_run(run.id)).result()
+        assert sent == ["kim"]
+        assert (await rt.run("talk", "hello", session="another")).text == "nice to meet you"
+    assert any(f"{run.id}: message {lost} is missing" in problem for problem in check(file))
+
+
+@pytest.mark.parametrize("lost", [(0, 2), (1, 1), (2, 2)], ids=["in the first turn", "in the middle", "the last"])
+async def test_a_turn_is_not_had_where_what_was_said_before_is_missing(file: Path, lost: tuple[int, int]) -> None:
+    async with Runtime(SqliteStore(file), agents=[talk()]) as rt:
+        runs = [await rt.run("talk", f"message {n}", session="long") for n in range(3)]
+    turn, ordinal = lost
+    lose_message(file, runs[turn].run_id, ordinal)
+    agent = talk()
+    async with Runtime(SqliteStore(file), agents=[agent]) as rt:
+        async with asyncio.timeout(PATIENCE):
+            with pytest.raises(StoreCorrupt, match="session long lacks message"):
+                await rt.run("talk", "and now?", session="long")
+        assert isinstance(agent.model, ScriptedModel)
+        assert agent.model.requests == [], "the model was not asked"
+        assert (await rt.run("talk", "hello", session="another")).text == "nice to meet you"
+
+
+def lose_message(file: Path, run: str, ordinal: int) -> None:
+    with closing(apsw.Connection(str(file))) as connection:
+        connection.execute("DELETE FROM messages WHERE run = ? AND ordinal = ?", (run, ordinal))
+        assert connection.changes() == 1
 
 
 async def test_a_message_that_became_another_kind_of_value_is_damaged_too(file: Path) -> None:

@@ -216,8 +216,7 @@ def _contradictions(connection: Asked, run: RunRow, state: journal.State, ordina
         yield f"run {run.id} is {run.state}, its journal says {state.status}: {_RESTORE}"
     if state.fence > run.fence:
         yield f"run {run.id} has fence {run.fence}, its journal {state.fence}: {_RESTORE}"
-    needed = {1, *(e.message for e in state.effects), *([state.answered] if state.answered is not None else [])}
-    for ordinal in sorted(needed - ordinals):
+    for ordinal in journal.missing_messages(state, ordinals):
         yield f"run {run.id}: message {ordinal} is missing: {_RESTORE}"
     rows = _rows(connection, "SELECT ordinal, state, attempt FROM effects WHERE tenant = ? AND run = ?", key)
     stored = {ordinal: rest for ordinal, *rest in rows}

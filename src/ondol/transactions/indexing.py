@@ -149,8 +149,8 @@ def forget_session(tenant: str, session: str) -> Tx[list[Statement]]:
     Nobody makes one of them findable until the transaction ends: also the spaces that are not there yet are taken.
     """
     of_session = {"tenant": tenant, "session": session}
-    (users,) = yield [("session.users", of_session)]
-    spaces = [history_space(tenant, kind, user, session) for (user,) in users for kind in ("session", "user")]
+    (rows,) = yield [("user.all_of_session", of_session)]
+    spaces = [history_space(tenant, kind, user, session) for (user,) in sorted(rows) for kind in ("session", "user")]
     taken = yield [("space.take", space.key | {"docs": 0}) for space in spaces]
     by_number = {rows[0][0]: space for space, rows in zip(spaces, taken, strict=True)}
     (rows,) = yield [("text.of_session", of_session)]

@@ -357,8 +357,8 @@ SELECT body FROM carried WHERE tenant = :tenant AND digest = :digest LIMIT 1
 -- name: carried.erase
 DELETE FROM carried WHERE tenant = :tenant AND session = :session
 
--- name: session.users
-SELECT DISTINCT user_id FROM runs WHERE tenant = :tenant AND session = :session ORDER BY user_id
+-- name: user.all_of_session
+SELECT DISTINCT user_id FROM runs WHERE tenant = :tenant AND session = :session
 
 -- name: session.delete
 UPDATE sessions SET revision = revision + 1, state = '{}', state_sum = NULL, title = NULL, seen = NULL, seen_sum = NULL,
