@@ -140,6 +140,12 @@ async def sleep_or_cancel(clock: Clock, seconds: float, token: CancelToken) -> b
     return await InFlight(never, in_thread=True).wait(clock, seconds, token) == "timeout"
 
 
+def is_asked_to_end() -> bool:
+    """Whose is a cancellation that came? True: somebody cancelled this task; else the code that it called did."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 async def from_outside(asked: Callable[[], Awaitable[T]], seconds: float) -> T:
     """What code of the user's gives within so many seconds.
 
@@ -155,8 +161,7 @@ async def from_outside(asked: Callable[[], Awaitable[T]], seconds: float) -> T:
     except Exception:  # the caller's to deal with; what follows is only about what is none
         raise
     except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
+        if is_asked_to_end():
             raise
         raise RuntimeError("it was cancelled by something of its own") from error
     except BaseException as error:

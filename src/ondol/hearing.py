@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from ondol import values
+from ondol.cancellation import is_asked_to_end
 from ondol.errors import ModelError
 from ondol.model import Answer, Delta, Model, ModelRequest, why_no_answer
 from ondol.secret import logger, redact
@@ -28,8 +29,12 @@ async def answer_of(model: Model, request: ModelRequest, hear: Callable[[Delta],
                 hear(output)
             else:
                 answer = output
-    except (ModelError, asyncio.CancelledError, GeneratorExit):
+    except (ModelError, GeneratorExit):
         raise
+    except asyncio.CancelledError as error:
+        if is_asked_to_end():
+            raise
+        raise ModelError("connection", "the model call was cancelled by the model itself") from error
     except BaseException as error:  # an exit-type exception must not leave the task: it would end the event loop
         raise ModelError("rejected", f"the model raised {values.error_text(error)}") from error
     finally:
@@ -45,10 +50,10 @@ async def answer_of(model: Model, request: ModelRequest, hear: Callable[[Delta],
 
 
 async def _closed(close: Callable[[], Awaitable[object]]) -> None:
-    """What a model gave counts, however its stream ends. A cancellation travels on."""
+    """What a model gave counts, however its stream ends. A cancellation of somebody else travels on."""
     try:
         await close()
-    except asyncio.CancelledError:
-        raise
     except BaseException as error:  # an exit-type exception too: it would end the event loop
+        if isinstance(error, asyncio.CancelledError) and is_asked_to_end():
+            raise
         log.warning("the stream of a model could not be closed: %s", redact(values.error_text(error)))

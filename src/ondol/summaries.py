@@ -54,7 +54,7 @@ async def ask_model(drive: Drive, asked: Sequence[Message], length: int) -> Made
         if ending == "cancelled":
             await asking.stop_late(drive.clock)
             return None
-        if ending == "timeout" or asking.future.cancelled():
+        if ending == "timeout":
             await asking.stop_late(drive.clock)
             return Made(prompt=prompt, refused=_LATE, spent={"asked": model.name})
         answer = asking.future.result()

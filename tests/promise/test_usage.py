@@ -31,12 +31,12 @@ from promise.house import HELLO, House, rest
 class Saying:
     """A model that gives these answers and names itself as providers do. An exception is raised."""
 
-    def __init__(self, name: str, *answers: Answer | Exception) -> None:
+    def __init__(self, name: str, *answers: Answer | BaseException) -> None:
         self.name, self.answers = name, list(answers)
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelOutput]:
         answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
+        if isinstance(answer, BaseException):
             raise answer
         yield answer
 
@@ -161,7 +161,7 @@ TURN = {"input_tokens": 10, "output_tokens": 1}
 SUMMARY = {"input_tokens": 300, "output_tokens": 20, "cache_read_tokens": 200}
 
 
-def talker(*summaries: Answer | Exception) -> Agent:
+def talker(*summaries: Answer | BaseException) -> Agent:
     """Its first two answers are those of two turns."""
     return Agent("a", model=Saying("acme:grand", answer("one", **TURN), answer("two", **TURN), *summaries))
 
@@ -205,10 +205,11 @@ async def test_a_summary_made_by_hand_counts_for_its_agent_model_session_user_an
         (ModelError("content_filter", "no", input_tokens=7, output_tokens=2), Usage(calls=1, input=7, output=2)),
         (ModelError("content_filter", "no", input_tokens=float("nan")), Usage(calls=1, unknown=1)),
         (ValueError("a model of ours has a bug"), None),
+        (asyncio.CancelledError("of its own"), Usage(calls=1, unknown=1)),
     ],
 )  # fmt: skip
 async def test_a_summary_by_hand_that_never_came_is_unknown_where_it_may_have_cost_something(
-    db: str, went_wrong: Exception, counted: Usage | None
+    db: str, went_wrong: BaseException, counted: Usage | None
 ) -> None:
     agent = talker(went_wrong)
     async with Runtime(db, agents=[agent]) as rt:
