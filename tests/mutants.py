@@ -49,6 +49,32 @@ class Verdict(NamedTuple):
 
 MUTANTS = (
     Mutant(
+        "effects: an attempt that waited is judged once more",
+        "calls.py",
+        "if after and not isinstance(verdict := self._verdict_now(effect, tool), effects.Run):",
+        "if after and not isinstance(verdict := effects.Run(), effects.Run):",
+        (
+            "tests/promise/test_effects.py"
+            "::test_a_key_that_grows_too_old_while_its_next_attempt_waits_is_not_used_again",
+            "tests/promise/test_effects.py"
+            "::test_a_once_call_that_waits_for_a_deadline_is_held_if_a_sibling_becomes_unknown_meanwhile",
+        ),
+    ),
+    Mutant(
+        "effects: a key that grew too old since the start is not sent",
+        "calls.py",
+        "within = (end - self.drive.now()) / 1e6",
+        "within = None",
+        ("tests/promise/test_effects.py::test_a_key_that_grows_too_old_between_start_and_dispatch_is_not_used_again",),
+    ),
+    Mutant(
+        "effects: the life of a key is no limit to what a person allowed",
+        "effects.py",
+        'if effect.attempt - effect.granted <= 1 or _stricter(effect, rules) != "idempotent":',
+        'if _stricter(effect, rules) != "idempotent":',
+        ("tests/promise/test_effects.py::test_a_key_that_grows_too_old_between_start_and_dispatch_is_not_used_again",),
+    ),
+    Mutant(
         "sessions: a delete that is refused has cancelled nothing",
         "runtime.py",
         "if expected_revision is not None and expected_revision != seen.revision:",

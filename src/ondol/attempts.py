@@ -70,15 +70,17 @@ async def dispatch(
     arguments: Mapping[str, Any],
     *,
     seconds: float,
+    within: float | None = None,
     clock: Clock,
     token: CancelToken,
     late: Callable[[AttemptEnd], None],
 ) -> AttemptEnd:
-    """Call the tool, at most for so many seconds, until it ends or the run is cancelled.
+    """Call the tool, at most for so many seconds, until it ends or the run is cancelled. It begins ``within`` so many,
+    if that is less, or not at all.
 
     If nobody waits for it any more and it ends after all, ``late`` is told how.
     """
-    latest = clock.now() + timedelta(seconds=seconds)
+    latest = clock.now() + timedelta(seconds=seconds if within is None else min(seconds, within))
 
     def is_late() -> bool:
         """The process may have stood still since the call was put on its way."""

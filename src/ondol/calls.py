@@ -20,6 +20,7 @@ from ondol import (
     events,
     ids,
     journal,
+    lifecycle,
     limits,
     media,
     messages,
@@ -123,6 +124,8 @@ class Calls:
             return None
         effect = self._effect(call)
         tool = self._tool(effect)
+        if after and not isinstance(verdict := self._verdict_now(effect, tool), effects.Run):
+            return verdict
         try:
             parsed = self._parse(effect, tool)
         except InvalidInput as error:  # the tool's schema changed, or a person's replacement does not fit
@@ -145,21 +148,29 @@ class Calls:
         timeout, cut = self._timeout(effect, tool)
         if timeout <= timedelta(0):
             return effects.Failed(f"not called: {_OUT_OF_TIME}")
-        left = timeout
+        left, within = timeout, None
         if effect.is_write:
             # Record before calling: after a crash we must know that it may have run.
             deadline = self.drive.clock.now() + timeout
             effect = await self._write_started(effect, deadline)
             left = min(timeout, deadline - self.drive.clock.now())  # (the clock may be set back)
+            if (end := effects.key_end(effect, tool.rules)) is not None:
+                within = (end - self.drive.now()) / 1e6
         ctx = self.context(tool, effect.ordinal, effect.attempt)
         # A crash from here on leaves it started without an outcome: see effects.verdict.
         ending = await dispatch(
             tool, ctx, parsed, clock=self.drive.clock, token=self.drive.token, seconds=left.total_seconds(),
-            late=functools.partial(self._late, call),
+            within=within, late=functools.partial(self._late, call),
         )  # fmt: skip
         if cut and isinstance(ending, TimedOut):
             return effects.Failed(f"given up: {_OUT_OF_TIME}")
         return await self._write_outcome(effect, tool, ctx, ending)
+
+    def _verdict_now(self, effect: effects.Effect, tool: Tool[..., Any]) -> effects.Verdict:
+        """It waited: its key may be too old by now, and a sibling unknown."""
+        drive = self.drive
+        unknown = lifecycle.sibling_unknown(drive.state, drive.busy | {drive.state.root(effect).ordinal})
+        return effects.verdict(effect, tool.rules, sibling_unknown=unknown, now=drive.now())
 
     def _not_too_long(self, effect: effects.Effect, after: int) -> int:
         """A clock that was set back since the last attempt began makes nobody wait longer than that could take."""
@@ -289,9 +300,7 @@ class Calls:
                 reason = f"{whose} did not end within {tool.timeout.total_seconds():g} s"
                 return effects.after_exception(effect, tool.rules, not_done=False, reason=reason, now=now)
             case Dropped():
-                return effects.after_check(
-                    effect, tool.rules, happened=False, reason="it was not sent in time", now=now
-                )
+                return effects.after_drop(effect, tool.rules, now)
             case Stopped():
                 if not effect.is_write:
                     await self._failed(call, "cancelled")

@@ -199,9 +199,30 @@ def after_check(effect: Effect, rules: Rules, *, happened: bool | None, reason: 
     return OutcomeUnknown(reason)
 
 
+def after_drop(effect: Effect, rules: Rules, now: int) -> Verdict:
+    """The attempt was started and not sent, because its time was over. What became of those before is not known."""
+    if _stricter(effect, rules) == "idempotent" and not _may_repeat(effect, rules, now):
+        return OutcomeUnknown("the last attempt was not sent in time, and another may not be made")
+    return after_check(effect, rules, happened=False, reason="", now=now)
+
+
+def key_end(effect: Effect, rules: Rules) -> int | None:
+    """The instant from which on the attempt that was just started may not be sent: its key would be too old.
+
+    None for a first attempt, for one that a person allowed, and where a key never grows too old.
+    """
+    if effect.attempt - effect.granted <= 1 or _stricter(effect, rules) != "idempotent":
+        return None
+    return _key_end(effect, rules)
+
+
+def _key_end(effect: Effect, rules: Rules) -> int | None:
+    ttl = rules.key_ttl
+    return None if ttl is None else effect.first_started + ttl // timedelta(microseconds=1)
+
+
 def _may_repeat(effect: Effect, rules: Rules, at: int) -> bool:
     if effect.attempt - effect.granted >= MAX_ATTEMPTS:
         return False
-    if _stricter(effect, rules) == "idempotent" and rules.key_ttl is not None:
-        return at < effect.first_started + rules.key_ttl // timedelta(microseconds=1)
-    return True
+    end = _key_end(effect, rules) if _stricter(effect, rules) == "idempotent" else None
+    return end is None or at < end

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Annotated, Any
 
 import pytest
-from kit import results
+from kit import results, until
 from pydantic import AfterValidator
 
 from ondol import (
@@ -261,6 +261,83 @@ async def test_an_idempotent_tool_is_repeated_only_inside_the_life_of_its_key(ho
         assert await states(run) == [("act", "unknown", 2)]  # the third would have begun at 30 s
         await (await the_ask(run, "unknown_effect")).happened(by="lee")
         assert await rest(run) == "completed"
+
+
+async def test_a_once_call_that_waits_for_a_deadline_is_held_if_a_sibling_becomes_unknown_meanwhile(
+    house: House,
+) -> None:
+    @tool(effect="once", approve=True)
+    async def act(ctx: Context[House]) -> str:
+        raise ConnectionError("no answer")
+
+    agent = house.agent([LETTER, call("act")], "done", tools=[letter, act])
+    async with house.life(agent, dies_at="started.after") as life:
+        await life.ends(life.rt.run(agent, "go", session="s", operation_id="op"))
+    async with house.life(agent) as life:
+        run = await life.rt.find_run("op")
+        assert await rest(run) == "waiting"
+        await (await the_ask(run)).approve(by="lee")  # it is held, as long as the letter is unknown
+        await (await the_ask(run, "unknown_effect")).not_happened(by="lee")
+        resting = asyncio.create_task(rest(run))
+        await house.clock.wait_for_timers()  # the letter waits for the deadline of the lost attempt
+        await until(run, "effect.unknown", call=1)
+        assert await states(run) == [("letter", "approved", 1), ("act", "unknown", 1)]
+        house.clock.advance(seconds=60)
+        assert await resting == "waiting"
+        assert await states(run) == [("letter", "approved", 1), ("act", "unknown", 1)]
+        await (await the_ask(run, "unknown_effect")).happened(by="lee")
+        assert await rest(run) == "completed"
+    assert house.count("letter") == 1
+
+
+async def test_a_key_that_grows_too_old_while_its_next_attempt_waits_is_not_used_again(house: House) -> None:
+    """A laptop that slept, or a run that waited for its turn: the deadline of the lost attempt is long over."""
+    agent = house.agent([REFUND], "done")
+    async with house.life(agent, dies_at="outcome.before") as life:
+        await life.ends(life.rt.run(agent, "go", session="s", operation_id="op"))
+    async with house.life(agent) as life:
+        run = await life.rt.find_run("op")
+        resting = asyncio.create_task(rest(run))
+        await house.clock.wait_for_timers()
+        assert await states(run) == [("refund", "started", 1)]  # it waits for the deadline
+        house.clock.advance(hours=24)
+        assert await resting == "waiting"
+        assert await states(run) == [("refund", "unknown", 1)]
+        await (await the_ask(run, "unknown_effect")).happened("paid", by="lee")
+        assert await rest(run) == "completed"
+    assert house.count("refund") == 1
+
+
+@pytest.mark.parametrize("word", [None, "not_happened"], ids=["by_rule", "by_a_person"])
+async def test_a_key_that_grows_too_old_between_start_and_dispatch_is_not_used_again(
+    house: House, word: str | None
+) -> None:
+    """A process that was paused; unless a person wanted that attempt."""
+
+    @tool(effect="idempotent", key_ttl=timedelta(seconds=65))
+    async def act(ctx: Context[House]) -> str:
+        return await ctx.deps.act(ctx, "act")
+
+    agent, started = house.agent([call("act")], "done", tools=[act]), barrier()
+    async with house.life(agent, dies_at="outcome.before") as life:
+        await life.ends(life.rt.run(agent, "go", session="s", operation_id="op"))
+    house.clock.advance(seconds=61 if word is None else 66)
+    async with house.life(agent, plan=FaultPlan().at("started.after", fault=started)) as life:
+        run = await life.rt.find_run("op")
+        if word is not None:
+            assert await rest(run) == "waiting"
+            await (await the_ask(run, "unknown_effect")).not_happened(by="lee")
+        await started.reached.wait()
+        house.clock.advance(seconds=4)
+        started.go_on.set()
+        if word is None:
+            assert await rest(run) == "waiting"
+            assert await states(run) == [("act", "unknown", 2)]
+            (effect,) = await run.effects()
+            assert effect.reason == "the last attempt was not sent in time, and another may not be made"
+            await (await the_ask(run, "unknown_effect")).happened(by="lee")
+        assert await rest(run) == "completed"
+    assert house.count("act") == (1 if word is None else 2)
 
 
 @pytest.mark.parametrize("looks", [False, True], ids=["without_check", "with_check"])
