@@ -1318,6 +1318,13 @@ MUTANTS = (
         ("tests/http/test_client.py::test_a_proxy_that_is_busy_is_asked_again_whatever_it_says_of_the_time",),
     ),
     Mutant(
+        "toolsets: what one raises is told whatever its own text does",
+        "runner.py",
+        "source.name, values.error_text(found)",
+        "source.name, found",
+        ("tests/promise/test_toolsets.py::test_a_toolset_that_gives_nothing_costs_only_its_own_tools",),
+    ),
+    Mutant(
         "outbox: who has nobody to tell leaves the message",
         "deliveries.py",
         "if run.agent not in self.served or not self._hears(run.agent, message.kind):",

@@ -297,7 +297,7 @@ class Drive:
         asking.leave()
         if not isinstance(found, BaseException):
             return found
-        log.warning("run %s: toolset %s: %s: %s", self.row.id, source.name, type(found).__name__, found)
+        log.warning("run %s: toolset %s: %s", self.row.id, source.name, values.error_text(found))
         return ()
 
     async def _loop(self, group: asyncio.TaskGroup) -> None:
@@ -520,8 +520,6 @@ class Drive:
                 await asking.stop_late(self.clock)
                 await self._write_cancelled("".join(self._partial), untold=True, asked=asked.model.name)
                 return
-            if asking.future.cancelled():  # by something of its own: no cancel of this run
-                raise ModelError("connection", "the model call was cancelled by the model itself")
             answer = asking.future.result()
         except ModelError as error:
             await self._model_failed(error)

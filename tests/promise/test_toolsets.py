@@ -9,8 +9,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from kit import Mute
 
-from ondol import Agent, Context, InvalidInput, Tool, Toolset, tool, toolset
+from ondol import Agent, Context, InvalidInput, Secret, Tool, Toolset, tool, toolset
 from ondol.testing import call
 from promise.house import House, letter, look, rest, states
 
@@ -64,6 +65,10 @@ class _Silent:
         raise SystemExit("gone")
 
     @staticmethod
+    async def mute(ctx: Context[Any]) -> list[Tool[..., Any]]:
+        raise Mute
+
+    @staticmethod
     async def nonsense(ctx: Context[Any]) -> list[Tool[..., Any]]:
         return 5  # type: ignore[return-value]
 
@@ -72,10 +77,11 @@ class _Silent:
         return await asyncio.Event().wait()  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("kind", ["raises", "nonsense", "never"])
+@pytest.mark.parametrize("kind", ["raises", "mute", "nonsense", "never"])
 async def test_a_toolset_that_gives_nothing_costs_only_its_own_tools(
     house: House, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    Secret("one that nobody says")  # from here on each line of the log is looked through
     source = toolset(timeout=timedelta(seconds=3))(getattr(_Silent, kind))
     agent = house.agent([call("look", order="1"), *LETTER], "done", tools=[look, source])
     async with house.life(agent) as life:
