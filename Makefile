@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # The tests start hundreds of processes. Where the environment forbids Python to keep what it compiled, each compiles all.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test test-postgres lint bench mutants torture clean
+.PHONY: demo test test-postgres lint ruff lint-imports pyright mypy bench mutants torture clean
 
 $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) 2>/dev/null \
@@ -19,10 +19,13 @@ demo: $(STAMP)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m ondol.cli.tour
 
 lint: $(STAMP)
+	@$(MAKE) --no-print-directory --jobs=2 ruff lint-imports pyright mypy
+
+ruff:
 	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/pyright
-	$(BIN)/lint-imports
+
+lint-imports pyright mypy:
+	$(BIN)/$@
 
 # The console is tested in a real browser, the unit for systemd by systemd. Where there is none and apt has none, the tests say so at their end.
 test: lint
