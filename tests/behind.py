@@ -38,6 +38,19 @@ def execute(db: str, sql: str) -> list[tuple[Any, ...]]:
         return cursor.fetchall() if cursor.description else []
 
 
+def slow_commits(db: str, seconds: float, writes: str = "INSERT OR UPDATE ON ondol.writers") -> None:
+    """On PostgreSQL: each COMMIT of what ``writes`` takes that long in the middle of it, where its work is done and can
+    be seen by nobody, as if it waited for a standby."""
+    execute(
+        db,
+        f"""
+CREATE FUNCTION ondol.slow() RETURNS trigger LANGUAGE plpgsql AS
+  $$ BEGIN PERFORM pg_sleep({seconds}); RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER slow AFTER {writes} DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION ondol.slow();
+""",
+    )
+
+
 def _connected(db: str) -> psycopg.Connection[tuple[Any, ...]]:
     connection = psycopg.connect(db.partition("?")[0], autocommit=True, row_factory=tuple_row)
     connection.execute("SET search_path = ondol")

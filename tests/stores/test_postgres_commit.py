@@ -116,11 +116,11 @@ async def test_a_transaction_that_reaches_the_server_after_it_was_believed_lost_
 
 @counting
 async def test_a_commit_that_takes_its_time_is_waited_for(
-    new_database: Callable[[], str], proxy: Proxy, postgres: Server, count: Callable[[], Tx[int]]
+    new_database: Callable[[], str], proxy: Proxy, count: Callable[[], Tx[int]]
 ) -> None:
     """As when it waits for a synchronous standby: a plain look says that nothing is there, and is wrong soon after."""
     direct = new_database()
-    postgres.execute(SLOW_COMMIT, direct.rpartition("/")[2])
+    behind.slow_commits(direct, 0.2, "INSERT OR UPDATE ON ondol.meta")
     async with opened(proxy.url(direct)) as store:
         for n in range(1, CUTS + 1):
             proxy.was_cut.clear()
@@ -130,14 +130,6 @@ async def test_a_commit_that_takes_its_time_is_waited_for(
             assert stored(direct) == n - 1, "whoever believes this is wrong"
             assert await writing == n
             assert stored(direct) == n
-
-
-#: Each COMMIT that wrote meta sleeps in the middle of it, where the work is done and can be seen by nobody.
-SLOW_COMMIT = """
-CREATE FUNCTION ondol.slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.2); RETURN NULL; END $$;
-CREATE CONSTRAINT TRIGGER slow AFTER INSERT OR UPDATE ON ondol.meta DEFERRABLE INITIALLY DEFERRED
-  FOR EACH ROW EXECUTE FUNCTION ondol.slow();
-"""
 
 
 def wait_for_slow_commit(url: str) -> None:
@@ -191,14 +183,13 @@ async def test_a_read_back_that_brings_no_answer_is_waited_for_as_long_as_is_sai
 
 
 async def test_a_run_that_is_there_after_nobody_knew_is_driven_when_its_operation_comes_again(
-    new_database: Callable[[], str], proxy: Proxy, postgres: Server, monkeypatch: pytest.MonkeyPatch
+    new_database: Callable[[], str], proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its COMMIT goes on for longer than the store waits, and than the engine looks for what may be there."""
     monkeypatch.setattr(postgres_writer, "READ_BACK_PATIENCE", 0.2)
     direct, agent = new_database(), talk()
     async with Runtime(proxy.url(direct), agents=[agent]) as rt:
-        slow = SLOW_COMMIT.replace("INSERT OR UPDATE ON ondol.meta", "INSERT ON ondol.runs").replace("0.2", "0.5")
-        postgres.execute(slow, direct.rpartition("/")[2])
+        behind.slow_commits(direct, 0.5, "INSERT ON ondol.runs")
         starting = asyncio.create_task(rt.start(agent, "hi", session="s", operation_id="op"))
         await asyncio.to_thread(wait_for_slow_commit, direct)
         proxy.cut_all()

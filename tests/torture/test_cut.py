@@ -31,13 +31,6 @@ HOWS: Mapping[str, Cut] = {"before": "before", "after": "after", "delayed": "del
 EACH = 2  # operations of a session
 WRITES = 3  # of an operation without any tool: it is accepted, answered, committed
 
-#: Each COMMIT takes a while in which its work is done and can be seen by nobody, as if it waited for a standby.
-SLOW_COMMIT = """
-CREATE FUNCTION ondol.slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.05); RETURN NULL; END $$;
-CREATE CONSTRAINT TRIGGER slow AFTER INSERT OR UPDATE ON ondol.writers DEFERRABLE INITIALLY DEFERRED
-  FOR EACH ROW EXECUTE FUNCTION ondol.slow();
-"""
-
 
 @dataclass
 class CutOff:
@@ -61,7 +54,7 @@ async def case(seed: int, place: Place, patience: float = 30.0) -> None:
     port = urlsplit(db).port
     assert port is not None
     if how == "during":
-        behind.execute(db, SLOW_COMMIT)
+        behind.slow_commits(db, 0.05)
     with Proxy(port) as proxy:
         proxy.delay = 0.0 if how == "during" else chosen.uniform(0.0, 0.2)
         plan = FaultPlan()
