@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import select
 import shutil
 import signal
 import socket
 import stat
 import subprocess
 import tempfile
-import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
@@ -94,7 +95,7 @@ class Server:
         for sql in ("ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()"):
             self.execute(sql)
         while self.execute("SELECT sync_state FROM pg_stat_replication") != [("sync",)]:
-            time.sleep(0.01)
+            pass
         return other
 
     def _guarded(self) -> Server:
@@ -118,11 +119,9 @@ class Server:
         """All of its processes at once, as when its machine is gone."""
         postmaster = self.postmaster()
         os.kill(postmaster, signal.SIGSTOP)  # it makes no others meanwhile
-        own = [*_children(postmaster), postmaster]
-        for pid in own:
-            os.kill(pid, signal.SIGKILL)
-        while any(_is_there(pid) for pid in own):
-            time.sleep(0.01)
+        with contextlib.ExitStack() as ends:
+            for pid in (*_children(postmaster), postmaster):
+                ends.enter_context(_killed(pid))
         left = self.data / "postmaster.pid"  # while it is there, a start waits until somebody has noticed the end
         _, memory = left.read_text().splitlines()[6].split()
         left.unlink()
@@ -185,6 +184,22 @@ def _children(pid: int) -> list[int]:
     """The processes that this one has started, and has not waited for."""
     parents = ((int(p.parent.name), _stat(p)) for p in Path("/proc").glob("[0-9]*/stat"))
     return [child for child, said in parents if said[1:2] == [str(pid)]]
+
+
+@contextlib.contextmanager
+def _killed(pid: int) -> Iterator[None]:
+    """It is told to end at once, and has ended when this is left."""
+    try:
+        ends = os.pidfd_open(pid)
+    except ProcessLookupError:
+        yield
+        return
+    try:
+        signal.pidfd_send_signal(ends, signal.SIGKILL)
+        yield
+        select.select([ends], [], [])
+    finally:
+        os.close(ends)
 
 
 def _is_there(pid: int) -> bool:
