@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from providers.loopback import LoopbackServer
+from providers.loopback import Exchange, LoopbackServer
 from providers.openai_server import call, calling, streams
 
 from ondol.testing import Process
@@ -25,13 +23,11 @@ async def served(db: str, provider: LoopbackServer, here: Path, *more: str) -> A
         yield process, (await process.line("serving")).rpartition(" ")[2]
 
 
-async def until(seen: Callable[[], Any], within: float = 20.0) -> float:
-    """The seconds until something can be seen from outside, where nothing tells us."""
-    began = time.monotonic()
-    async with asyncio.timeout(within):
-        while not seen():  # noqa: ASYNC110 - a file or a socket of another process
-            await asyncio.sleep(0.01)
-    return time.monotonic() - began
+async def answering(provider: LoopbackServer, number: int) -> Exchange:
+    """The request with that number, from 1, once its answer has begun."""
+    exchange = await provider.exchange(number)
+    await exchange.began.wait()
+    return exchange
 
 
 def content(path: Path) -> str:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import uvicorn
 from fastapi import FastAPI
 from serving_app import rt
+from uvicorn.config import LOGGING_CONFIG
 
 
 @asynccontextmanager
@@ -20,4 +21,5 @@ app = FastAPI(lifespan=lifespan)
 app.mount("/agents", rt.asgi())
 
 if __name__ == "__main__":
+    LOGGING_CONFIG["handlers"]["default"]["stream"] = "ext://sys.stdout"  # where a test waits for the address
     uvicorn.run(app, port=0)

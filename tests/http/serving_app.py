@@ -1,11 +1,10 @@
-"""An app whose tools show from outside whether they are still at it: a file that grows, a child process, a socket."""
+"""An app whose tools say on standard output that they began, in a thread or with a child process, and how it ended."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,16 @@ from ondol import Agent, Context, Runtime, tool
 HERE = Path(os.environ.get("HERE", "."))
 
 
+def say(what: str) -> None:
+    print(what, flush=True)
+
+
 @tool(effect="once")
 def heartbeat(ctx: Context[Any]) -> str:
-    """Beat, in a thread, until asked to stop."""
-    n = 0
-    while not ctx.cancelled:
-        n += 1
-        (HERE / "beat").write_text(str(n))
-        threading.Event().wait(0.02)
-    (HERE / "beat").write_text("stopped")
+    """Block a thread until asked to stop."""
+    say("heart beats")
+    ctx.cancelled.wait()
+    say("heart stopped")
     return "stopped"
 
 
@@ -30,23 +30,25 @@ def heartbeat(ctx: Context[Any]) -> str:
 async def child(ctx: Context[Any]) -> str:
     """Start a child process, and see it to its end."""
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", "import time; time.sleep(600)")
-    (HERE / "child").write_text(str(process.pid))
+    say("child started")
     try:
         await process.wait()
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
-        (HERE / "child").write_text("gone")
+        say("child gone")
     return "done"
 
 
 @tool(effect="once")
 async def slow(ctx: Context[Any]) -> str:
-    """Take until the file ``go`` is there."""
-    (HERE / "slow").write_text("started")
-    while not (HERE / "go").exists():  # noqa: ASYNC110 - a test says so from another process
-        await asyncio.sleep(0.02)
+    """Take until a line comes on standard input."""
+    loop, told = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(0, told.set)
+    say("slow started")
+    await told.wait()
+    loop.remove_reader(0)
     with (HERE / "done").open("a") as file:
         file.write("done\n")
     return "done"

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from cli.command import environment
 from door import read
-from http_served import calls, content, served, until
+from http_served import answering, calls, content, served
 from providers.loopback import LoopbackServer
 from providers.openai_server import says, stalls
 
@@ -67,7 +67,7 @@ async def test_on_a_terminal_a_turn_is_seen_as_it_is_said_stopped_and_asked_abou
         await chat.shows("Dear Kim, ")  # while the answer is not complete
         chat.types(b"\x03")
         await chat.shows("(stopped)")
-        await until(provider.exchanges[-1].gone.is_set)  # the server's model hears of it
+        await provider.exchanges[-1].gone.wait()  # the server's model hears of it
         await chat.shows("> ")
         provider.will(calls("pay"), says("it is paid"))
         chat.types(b"pay it\n")
@@ -124,11 +124,11 @@ async def test_in_a_pipe_each_line_is_a_message_and_ctrl_c_leaves_nothing_runnin
             chat.send("hello")
             await chat.line("hello Kim")
             chat.send("write")
-            await until(lambda: len(provider.exchanges) == 2 and provider.exchanges[-1].began.is_set())
+            await answering(provider, 2)
             os.kill(chat.pid, signal.SIGINT)
             assert await chat.wait() == 130, chat.errors
             assert chat.output.splitlines() == ["hello Kim"]
-        await until(provider.exchanges[-1].gone.is_set)
+        await provider.exchanges[-1].gone.wait()
         runs = (await client.get("/v1/runs", params={"session": "s"})).json()["items"]
         assert [r["state"] for r in runs] == ["cancelled", "completed"]
         lost = await asyncio.create_subprocess_exec(

@@ -1,21 +1,22 @@
 """Who stops what: the client of a stream, a cancel from elsewhere, a process that is asked to stop.
 
-A real server in a process of its own, a provider that sees its socket close, a tool in a thread that beats, a tool with
-a child process.
+A real server in a process of its own, a provider that sees its socket close, a tool in a thread, a tool with a child
+process.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from door import read
-from http_served import APP, BOUND, calls, content, served, until
+from http_served import APP, BOUND, answering, calls, content, served
 from providers.loopback import LoopbackServer
 from providers.openai_server import says, stalls
 
@@ -33,14 +34,14 @@ async def provider() -> AsyncIterator[LoopbackServer]:
 async def test_a_client_that_goes_away_stops_everything_that_its_run_does(
     db: str, tmp_path: Path, provider: LoopbackServer
 ) -> None:
-    async with served(db, provider, tmp_path) as (_, url), httpx.AsyncClient(base_url=url, timeout=30) as client:
+    async with served(db, provider, tmp_path) as (process, url), httpx.AsyncClient(base_url=url, timeout=30) as client:
 
-        async def leave(session: str, reached: Callable[[], Any]) -> str:
+        async def leave(session: str, reached: Awaitable[object]) -> str:
             body = {"agent": "worker", "input": "go", "session": session}
             async with client.stream("POST", "/v1/runs", json=body, headers=STREAM) as response:
                 events = read(response)
                 id: str = (await anext(events)).data["id"].partition("/")[0]
-                await until(reached)
+                await reached
             return id
 
         async def ended(run: str) -> dict[str, Any]:
@@ -50,20 +51,20 @@ async def test_a_client_that_goes_away_stops_everything_that_its_run_does(
 
         # the model's socket
         provider.will(stalls({"content": "Dear "}))
-        run = await leave("model", lambda: provider.requests and provider.exchanges[-1].began.is_set())
-        assert await until(provider.exchanges[-1].gone.is_set) < BOUND
+        run = await leave("model", answering(provider, 1))
+        await asyncio.wait_for(provider.exchanges[0].gone.wait(), BOUND)
         assert (await ended(run))["state"] == "cancelled"
 
         # a function in a thread
         provider.will(calls("heartbeat"))
-        run = await leave("thread", lambda: content(tmp_path / "beat"))
-        assert await until(lambda: content(tmp_path / "beat") == "stopped") < BOUND
+        run = await leave("thread", process.line("heart beats"))
+        await process.line("heart stopped", BOUND)
         assert (await ended(run))["state"] == "cancelled"
 
         # a child process
         provider.will(calls("child"))
-        run = await leave("child", lambda: content(tmp_path / "child"))
-        assert await until(lambda: content(tmp_path / "child") == "gone") < BOUND
+        run = await leave("child", process.line("child started"))
+        await process.line("child gone", BOUND)
         assert (await ended(run))["state"] == "cancelled"
 
         # what was done stays listed, the session is as before, and the next turn works
@@ -85,7 +86,7 @@ async def test_a_process_that_is_asked_to_stop_reaches_a_boundary_and_the_next_o
     provider.will(calls("slow"))
     async with served(db, provider, tmp_path) as (process, url), httpx.AsyncClient(base_url=url, timeout=30) as client:
         run = (await client.post("/v1/runs", json={"agent": "worker", "input": "go"})).json()["id"]
-        await until(lambda: content(tmp_path / "slow"))
+        await process.line("slow started")
         async with client.stream("GET", f"/v1/runs/{run}/events") as response:
             events = read(response)
             first = await anext(events)
@@ -96,7 +97,7 @@ async def test_a_process_that_is_asked_to_stop_reaches_a_boundary_and_the_next_o
             assert (refused.status_code, refused.json()["code"]) == (503, "draining")
             assert int(refused.headers["retry-after"]) > 0
             assert (await client.get("/readyz")).status_code == 503
-            (tmp_path / "go").touch()
+            process.send("go on")
             told = [first, *[e async for e in events]]
         assert await process.wait() == 0, process.errors
         last = next(e.id for e in reversed(told) if e.id)
@@ -120,18 +121,17 @@ async def test_a_mounted_door_lets_the_uvicorn_above_it_stop(db: str, tmp_path: 
     provider.will(calls("slow"))
     env = {"ONDOL_DB": db, "OPENAI_BASE_URL": f"http://{provider.host}/v1", "HERE": str(tmp_path)}
     async with Process([APP.with_name("mounted_app.py")], env=env) as process:
-        await until(lambda: "running on" in process.errors, within=50)
-        url = re.search(r"running on (http://\S+)", process.errors)
+        url = re.search(r"running on (http://\S+)", await process.line("INFO:     Uvicorn running on", 50))
         assert url is not None
         async with httpx.AsyncClient(base_url=f"{url[1]}/agents", timeout=30) as client:
             body = {"agent": "worker", "input": "go", "session": "s"}
             await client.post("/v1/runs", json=body)
-            await until(lambda: content(tmp_path / "slow"))
+            await process.line("slow started")
             async with client.stream("GET", "/v1/sessions/s/events") as response:
                 events = read(response)
                 told = [await anext(events)]
                 process.terminate()
-                (tmp_path / "go").touch()
+                process.send("go on")
                 told += [e async for e in events]
             assert "effect.succeeded" in {e.event for e in told}
             assert "run.completed" not in {e.event for e in told}

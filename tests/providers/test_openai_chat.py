@@ -599,10 +599,14 @@ async def test_a_reader_may_take_longer_than_the_timeout(
     server: LoopbackServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.will(says("one", "two"))
-    async with contextlib.aclosing(at(url(server), monkeypatch, timeout=0.5)) as model:
+    async with contextlib.aclosing(at(url(server), monkeypatch, timeout=20.0)) as model:
         stream = model.stream(asking())
         assert await anext(stream) == Delta("one")
-        await asyncio.sleep(0.6)  # the reader's own time; the server has long sent everything
+        loop, time = asyncio.get_running_loop(), asyncio.get_running_loop().time
+        over = asyncio.Event()
+        loop.call_later(30.0, over.set)
+        monkeypatch.setattr(loop, "time", lambda: time() + 30.0)  # the reader's own time
+        await over.wait()
         assert [type(output) async for output in stream] == [Delta, Answer]
 
 
