@@ -132,13 +132,12 @@ class Deliveries:
     async def tell_due(self) -> int | None:
         """Tell all that is due; when the next message is, if there is one."""
         next_due: list[int] = []
-        alone = len(await self.store.drivers()) < 2
         for tenant in await self.store.read(queries.tenants):
             async for message in self._pending(tenant):
                 if message.due > self._now():
                     next_due.append(message.due)
                     break
-                await self._tell(tenant, message, alone)
+                await self._tell(tenant, message)
         return min(next_due, default=None)
 
     async def _pending(self, tenant: str) -> AsyncIterator[OutboxRow]:
@@ -149,7 +148,7 @@ class Deliveries:
                 yield message
             last = page[-1].due, page[-1].id
 
-    async def _tell(self, tenant: str, message: OutboxRow, alone: bool) -> None:
+    async def _tell(self, tenant: str, message: OutboxRow) -> None:
         """Nothing where another process does it, or has to: this one does not have the agent, or nobody to tell."""
         if message.id in self._others:
             return
@@ -157,7 +156,7 @@ class Deliveries:
         if run.agent not in self.served or not self._hears(run.agent, message.kind):
             self._others.add(message.id)
             return
-        if alone:
+        if len(await self.store.drivers()) < 2:
             await self._tell_now(tenant, message, run)
         elif (taken := await self._take(tenant, message)) is not None:
             keeping = asyncio.create_task(self._keep(tenant, taken))
