@@ -151,6 +151,20 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "runtime: it is open once",
+        "runtime.py",
+        "if not self._opened.acquire(blocking=False):",
+        "if not self._opened.acquire(blocking=False) and False:",
+        ("tests/promise/test_gaps.py::test_a_runtime_is_open_once_however_many_open_it_at_the_same_moment",),
+    ),
+    Mutant(
+        "runtime: it is used from its own event loop only",
+        "runtime.py",
+        "if self._loop is not asyncio.get_running_loop():",
+        "if False:",
+        ("tests/promise/test_gaps.py::test_from_another_event_loop_a_runtime_is_refused_before_anything_is_written",),
+    ),
+    Mutant(
         "tools: one inside of a decorator is refused",
         "tools.py",
         "if (inner := _tool_inside(function)) is not None:",

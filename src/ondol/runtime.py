@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
@@ -189,6 +190,8 @@ class Runtime:
         self._streams = Streams()
         self._served: dict[str, Served] = {}
         self._engine: EmbeddedEngine | None = None
+        self._opened = threading.Lock()  # held from the start of ``open`` to the end of ``close``
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     # --- open and close -----------------------------------------------------------------------------------------
 
@@ -209,8 +212,16 @@ class Runtime:
                 nothing was started.
             StoreCorrupt, StoreTooNew, StoreError: the store cannot be used, and was left as it is.
         """
-        if self._engine is not None:
-            raise NotOpen("this runtime is open already")
+        if not self._opened.acquire(blocking=False):  # by another task or thread, maybe at this moment
+            raise NotOpen("this runtime is open already: one at a time, or make another Runtime")
+        try:
+            await self._open()
+        except BaseException:
+            self._opened.release()
+            raise
+
+    async def _open(self) -> None:
+        self._loop = asyncio.get_running_loop()
         self._served = {name: serve(agent, self.limits, self.prices) for name, agent in self.agents.items()}
         self._deliveries = deliveries = Deliveries(
             self._journaled, self.clock, self._served, self.deliver, self._embedding
@@ -258,8 +269,11 @@ class Runtime:
         try:
             await engine.close(drain)
         finally:  # whatever happens, nothing of ours stays open
-            self._streams.close()
-            await self._close_all()
+            try:
+                self._streams.close()
+                await self._close_all()
+            finally:
+                self._opened.release()
 
     async def _close_all(self) -> None:
         try:
@@ -271,6 +285,10 @@ class Runtime:
     def _working(self) -> EmbeddedEngine:
         if self._engine is None:
             raise NotOpen("the runtime is not open: use 'async with Runtime(...) as rt:'")
+        if self._loop is not asyncio.get_running_loop():
+            raise NotOpen(
+                "the runtime is open in another event loop: call it there, as with asyncio.run_coroutine_threadsafe"
+            )
         return self._engine
 
     @property

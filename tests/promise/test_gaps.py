@@ -22,13 +22,13 @@ from providers.openai_server import fails, says
 
 from ondol import Agent, Context, Run, Runtime, events, tool, transactions
 from ondol.clock import to_micros
-from ondol.errors import ClaimLost, ModelError, OndolError
+from ondol.errors import ClaimLost, ModelError, NotOpen, OndolError, StoreError
 from ondol.providers.openai import openai_chat
 from ondol.records import SessionRow
 from ondol.stores import sqlite_admin
-from ondol.testing import FaultPlan, barrier, call, error, raise_
+from ondol.testing import FaultPlan, ScriptedModel, barrier, call, error, raise_
 from ondol.transactions import Claim, Tx
-from promise.house import SOON, House, rest, states, the_ask
+from promise.house import HELLO, HELLO_BACK, SOON, House, rest, states, the_ask
 
 LETTER, REFUND, MAIL = call("letter", to="kim"), call("refund", order="1"), call("mail", to="kim")
 WIRE, LOOK = call("wire", to="kim"), call("look", order="1")
@@ -398,3 +398,42 @@ async def test_n15_the_key_of_a_model_is_in_no_file_event_error_or_log(
     sinks |= {"shown": "\n".join(shown).encode(), "logged": caplog.text.encode()}
     assert {"ondol.db", "shown", "logged"} <= set(sinks)
     assert [name for name, said in sinks.items() if b"canary" in said] == []
+
+
+# --- one runtime, used from several places ----------------------------------------------------------------------
+
+
+async def test_a_runtime_is_open_once_however_many_open_it_at_the_same_moment(house: House) -> None:
+    async with house.life(house.agent()) as life:
+        with pytest.raises(NotOpen, match="open already"):
+            await life.rt.open()
+        assert (await life.rt.run("a", HELLO)).text == HELLO_BACK
+        await life.rt.close()
+        opening = await asyncio.gather(*[life.rt.open() for _ in range(3)], return_exceptions=True)
+        assert [type(o) for o in opening] == [type(None), NotOpen, NotOpen]
+        assert (await life.rt.run("a", HELLO)).text == HELLO_BACK
+
+
+async def test_a_runtime_that_could_not_be_opened_can_be_opened_when_the_reason_is_gone(tmp_path: Path) -> None:
+    agent = Agent("a", model=ScriptedModel(["done"]))
+    rt = Runtime(f"sqlite:///{tmp_path}/not/yet/ondol.db", agents=[agent])
+    for _ in range(2):
+        with pytest.raises(StoreError, match="does not exist"):
+            await rt.open()
+    (tmp_path / "not" / "yet").mkdir(parents=True)
+    async with rt:
+        assert (await rt.run(agent, "go")).text == "done"
+
+
+async def test_from_another_event_loop_a_runtime_is_refused_before_anything_is_written(house: House) -> None:
+    async with house.life(house.agent()) as life:
+
+        def elsewhere() -> None:
+            with pytest.raises(NotOpen, match="another event loop"):
+                asyncio.run(life.rt.run("a", HELLO))
+
+        await asyncio.to_thread(elsewhere)
+        assert await life.rt.runs() == []
+        there = asyncio.get_running_loop()
+        calling = asyncio.to_thread(lambda: asyncio.run_coroutine_threadsafe(life.rt.run("a", HELLO), there).result())
+        assert (await calling).text == HELLO_BACK
