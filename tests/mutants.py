@@ -49,6 +49,20 @@ class Verdict(NamedTuple):
 
 MUTANTS = (
     Mutant(
+        "steer: who is resumed after it joined takes its host up",
+        "transactions/accepting.py",
+        '    if run.state == "joined":\n        (rows,) = yield',
+        "    if False:\n        (rows,) = yield",
+        ("tests/promise/test_steer.py::test_when_its_host_fails_it_has_failed_and_both_are_told_of",),
+    ),
+    Mutant(
+        "cli: a parked run is not taken up by a command that has not its agent",
+        "cli/runs.py",
+        "if isinstance(rt, Runtime) and run.agent not in rt.agents:",
+        "if False:",
+        ("tests/cli/test_looking.py::test_a_parked_run_stays_parked_where_it_cannot_go_on",),
+    ),
+    Mutant(
         "effects: an attempt that waited is judged once more",
         "calls.py",
         "if after and not isinstance(verdict := self._verdict_now(effect, tool), effects.Run):",

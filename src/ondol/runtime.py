@@ -474,7 +474,8 @@ class Runtime:
         return self._accepted(engine, await self._write(transactions.accept_fork, new, to_micros(now)))
 
     async def resume(self, run: Run | str, *, tenant: str = DEFAULT_TENANT) -> Run:
-        """Go on with a run that failed for now, as sending its operation again does. Any other stays as it is."""
+        """Go on with a run that failed for now, as sending its operation again does: of one that joined another, that
+        one. Any other stays as it is."""
         id, tenant = self._named(run, tenant)
         engine, now = self._working, micros(self.clock)
         return self._accepted(engine, await self._write(transactions.resume, tenant, id, now))

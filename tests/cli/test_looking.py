@@ -108,6 +108,21 @@ def test_sessions_are_shown_and_erased(folder: Path) -> None:
     assert resumed.code == 6  # it goes on, and waits for its approval again
 
 
+def test_a_parked_run_stays_parked_where_it_cannot_go_on(folder: Path, tmp_path: Path) -> None:
+    """The word of a person is not given by a command that fails."""
+    assert ondol("--db", "sqlite:///t.db", "db", "backup", str(tmp_path / "backup"), cwd=folder).code == 0
+    db = ("--db", "sqlite:///back.db")
+    assert ondol(*db, "db", "restore", "backup", cwd=tmp_path).code == 0
+    (parked,) = ondol(*db, "runs", "--state", "parked", "-o", "ids", cwd=tmp_path).ids
+    other = "from ondol import Agent\n\nother = Agent('other', model='script:demo')\n"
+    (tmp_path / "other.py").write_text(other)
+    for elsewhere, why in (("nowhere.py:asking", "there is no file"), ("other.py:other", "is of agent 'asking'")):
+        failed = ondol(*db, "runs", "resume", parked, "--app", elsewhere, cwd=tmp_path)
+        assert (failed.code, why in failed.err) == (2, True)
+        assert ondol(*db, "runs", "--state", "parked", "-o", "ids", cwd=tmp_path).ids == [parked]
+    assert "ask.resume" not in ondol(*db, "audit", cwd=tmp_path).out
+
+
 def test_the_context_of_each_step_can_be_seen(folder: Path) -> None:
     db = ("--db", "sqlite:///t.db")
     id = ondol(*db, "runs", "--session", "w", "-o", "ids", cwd=folder).ids[0]

@@ -432,7 +432,10 @@ async def test_while_its_host_waits_it_waits_with_the_hosts_asks(house: House) -
 
 
 @pytest.mark.parametrize("retryable", [True, False])
-async def test_when_its_host_fails_it_has_failed_and_both_are_told_of(house: House, retryable: bool) -> None:
+@pytest.mark.parametrize("resumed", [False, True], ids=["sent_again", "resumed"])
+async def test_when_its_host_fails_it_has_failed_and_both_are_told_of(
+    house: House, retryable: bool, resumed: bool
+) -> None:
     place = barrier()
     agent = house.agent([LETTER])
     house.answers(
@@ -450,7 +453,8 @@ async def test_when_its_host_fails_it_has_failed_and_both_are_told_of(house: Hou
         assert "go" in note
         assert MORE in note
         assert note.count("was not answered") == 1
-        again = await steer(life, agent)  # its id takes the host up again, as the host's own id would
+        # Its id takes the host up again, as the host's own id would.
+        again = await (life.rt.resume(joining) if resumed else steer(life, agent))
         assert again.id == joining.id
         if not retryable:
             assert await rest(host) == "failed"

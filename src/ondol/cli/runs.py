@@ -355,11 +355,10 @@ async def _resume(
         match run.status:
             case "waiting":
                 return (await say_waiting(cli, rt, RunWaiting("", run=run.id, asks=())))[1]
+            case "parked" if app is None:
+                run = await _unparked(run, by, reason)
             case "parked":
-                for ask in await run.asks():
-                    if ask.kind in ("parked", "definition_changed"):
-                        await ask.answer("resume", by=by, reason=reason)
-                run = await run.refresh()
+                pass  # not before it is known that it can go on here
             case "failed" if run.retryable:
                 if app is None:
                     command = cli.command("runs", "resume", run.id, "--app", f"FILE.py:{run.agent}")
@@ -378,9 +377,21 @@ async def _resume(
             return codes.OK
 
     async def find(rt: Runtime, name: str) -> Run:
+        found = await rt.get_run(run.id)
+        if isinstance(rt, Runtime) and run.agent not in rt.agents:  # (a server has its own)
+            raise InvalidInput(f"run {run.id} is of agent {run.agent!r}, not in {app}: say --app FILE.py:{run.agent}")
+        if found.status == "parked":
+            await _unparked(found, by, reason)
         return await rt.resume(id)
 
     return await drive(cli, app, find, model=model, agent=agent)
+
+
+async def _unparked(run: Run, by: str | None, reason: str) -> Run:
+    for ask in await run.asks():
+        if ask.kind in ("parked", "definition_changed"):
+            await ask.answer("resume", by=by, reason=reason)
+    return await run.refresh()
 
 
 async def own_run(rt: Runtime, id: str) -> Run:

@@ -275,15 +275,21 @@ def _stands(run: RunRow, operation_id: str, at: int) -> Tx[Accepted]:
                 "read the session, or choose a new operation id"
             )
         return Accepted(run, created=False, wake=False)
-    if run.state == "failed" and run.retryable:
-        return (yield from _retry(run, at))
-    return Accepted(run, created=False, wake=run.state == "queued", behind=(yield from blocking(run)))
+    return (yield from _goes_on(run, at))
 
 
 def resume(tenant: str, run_id: str, at: int) -> Tx[Accepted]:
     """As its operation, sent again: a run that failed for now goes on, any other stays as it is."""
     (rows,) = yield [("run.get", {"tenant": tenant, "run": run_id})]
     run = run_row(rows, run_id)
+    if run.state == "joined":
+        (rows,) = yield [("run.get", {"tenant": tenant, "run": run.host})]
+        resumed = yield from _goes_on(run_row(rows, run.host or ""), at)
+        return resumed._replace(run=run, host=resumed.run)
+    return (yield from _goes_on(run, at))
+
+
+def _goes_on(run: RunRow, at: int) -> Tx[Accepted]:
     if run.state == "failed" and run.retryable:
         return (yield from _retry(run, at))
     return Accepted(run, created=False, wake=run.state == "queued", behind=(yield from blocking(run)))
