@@ -899,7 +899,7 @@ MUTANTS = (
     Mutant(
         "checksum: an entry that was changed on disk is never believed",
         "journal.py",
-        "    if checksum(run, seq, fence, at, body) != stored_sum:\n",
+        "    if checksums.of_batch(run, seq, fence, at, body) != stored_sum:\n",
         "    if False:\n",
         ("tests/rules/test_journal.py::test_a_batch_that_was_changed_in_any_place_is_found",),
     ),

@@ -7,14 +7,13 @@ has the sequence ``batch.seq + i``.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias, assert_never
 
-from ondol import events, usage, values
+from ondol import checksums, events, usage, values
 from ondol.effects import Effect, EffectState
 from ondol.errors import StoreCorrupt, StoreTooNew
 from ondol.usage import Usage
@@ -540,45 +539,6 @@ def dumps(entries: Iterable[events.Entry]) -> str:
     return values.dumps([events.to_json(e) for e in entries])
 
 
-def checksum(run: str, seq: int, fence: int, at: int, body: str) -> int:
-    """63 bits of SHA-256 over everything that a batch says."""
-    return _sum(f"{run}|{seq}|{fence}|{at}|{body}")
-
-
-def message_checksum(run: str, ordinal: int, body: str) -> int:
-    return _sum(f"{run}|{ordinal}|{body}")
-
-
-def check_message(run: str, ordinal: int, body: str, stored_sum: int) -> None:
-    """Raises StoreCorrupt if the message is not what was written."""
-    if message_checksum(run, ordinal, body) != stored_sum:
-        raise StoreCorrupt(
-            f"run {run}, message {ordinal} does not match its checksum: restore a backup (ondol db restore)"
-        )
-
-
-def content_checksum(what: str, text: str) -> int:
-    """Of a text that stands in a row: ``what`` names it, as "the reply of run r_1"."""
-    return _sum(f"{what}|{text}")
-
-
-def check_content(what: str, text: str, stored_sum: int | None) -> None:
-    """Raises StoreCorrupt if the text is not what was written. An old row has no checksum, and at least is JSON."""
-    if stored_sum is None:
-        try:
-            values.loads(text)
-            return
-        except ValueError:
-            pass
-    elif content_checksum(what, text) == stored_sum:
-        return
-    raise StoreCorrupt(f"{what} does not match its checksum: restore a backup (ondol db restore)")
-
-
-def _sum(text: str) -> int:
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
-
-
 def check_whole(run: str, batches: Iterable[Batch], after: int, last: int) -> None:
     """Nothing is missing of what follows the entry ``after``, as far as the ``last`` one. Of a run that was erased
     there is nothing at all. Raises StoreCorrupt."""
@@ -610,7 +570,7 @@ def loads(run: str, seq: int, fence: int, at: int, v: int, body: str, stored_sum
     """
     if v > VERSION:
         raise StoreTooNew(f"run {run} was written by a newer version of Ondol (journal {v}): upgrade to go on with it")
-    if checksum(run, seq, fence, at, body) != stored_sum:
+    if checksums.of_batch(run, seq, fence, at, body) != stored_sum:
         raise StoreCorrupt(f"run {run}, entry {seq} does not match its checksum: restore a backup (ondol db restore)")
     try:
         entries = tuple(events.from_json(raw) for raw in values.loads(body))

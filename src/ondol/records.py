@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ondol import journal, pins, values
+from ondol import checksums, pins, values
 from ondol.ids import EffectId, effect_id, idempotency_key
 from ondol.pins import Pins
 from ondol.view import Summary, View
@@ -57,7 +57,7 @@ class RunRow(NamedTuple):
     def checked_reply(self) -> str | None:
         """Raises StoreCorrupt if it is not what was written."""
         if self.reply is not None:
-            journal.check_content(self.what_was_replied(self.id), self.reply, self.reply_sum)
+            checksums.check_content(self.what_was_replied(self.id), self.reply, self.reply_sum)
         return self.reply
 
 
@@ -103,7 +103,7 @@ class SessionRow(NamedTuple):
 
     def checked_state(self) -> str:
         """Raises StoreCorrupt if it is not what was written."""
-        journal.check_content(self.what_is_kept(self.id), self.state, self.state_sum)
+        checksums.check_content(self.what_is_kept(self.id), self.state, self.state_sum)
         return self.state
 
     @staticmethod
@@ -118,13 +118,13 @@ class SessionRow(NamedTuple):
         """Raises StoreCorrupt if it is not what was written."""
         if self.seen is None:
             return {}
-        journal.check_content(self.what_is_seen(self.id), self.seen, self.seen_sum)
+        checksums.check_content(self.what_is_seen(self.id), self.seen, self.seen_sum)
         return dict(values.loads(self.seen))
 
     def checked_pins(self) -> str | None:
         """Raises StoreCorrupt if they are not what was written."""
         if self.pins is not None:
-            journal.check_content(self.what_is_pinned(self.id), self.pins, self.pins_sum)
+            checksums.check_content(self.what_is_pinned(self.id), self.pins, self.pins_sum)
         return self.pins
 
     @property
@@ -229,13 +229,13 @@ class AskRow(NamedTuple):
     def checked_decision(self) -> str | None:
         """Raises StoreCorrupt if it is not what was written."""
         if self.decision is not None:
-            journal.check_content(self.what_was_decided(self.id), self.decision, self.decision_sum)
+            checksums.check_content(self.what_was_decided(self.id), self.decision, self.decision_sum)
         return self.decision
 
     def checked_default(self) -> str | None:
         """Raises StoreCorrupt if it is not what was written."""
         if self.default_answer is not None:
-            journal.check_content(self.what_is_by_default(self.id), self.default_answer, self.default_sum)
+            checksums.check_content(self.what_is_by_default(self.id), self.default_answer, self.default_sum)
         return self.default_answer
 
 
@@ -273,7 +273,7 @@ class FactRow(NamedTuple):
 
     def checked_text(self) -> str:
         """Raises StoreCorrupt if it is not what was written."""
-        journal.check_content(self.what_is_remembered(self.id), self.body, self.sum)
+        checksums.check_content(self.what_is_remembered(self.id), self.body, self.sum)
         text: str = values.decode(values.loads(self.body))
         return text
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
-from ondol import journal, messages, values
+from ondol import checksums, journal, messages, values
 from ondol.errors import FileDamaged, InvalidInput, StoreCorrupt, StoreTooNew
 from ondol.records import AskRow, EffectRow, RunRow
 
@@ -99,7 +99,7 @@ def dumps(file: RunFile) -> str:
 
 
 def _said(message: Said) -> dict[str, Any]:
-    total = journal.message_checksum(message.run, message.ordinal, message.body)
+    total = checksums.of_message(message.run, message.ordinal, message.body)
     return message._asdict() | {"sum": str(total)}
 
 
@@ -110,7 +110,7 @@ def _blob(digest: str, data: bytes | int) -> dict[str, Any]:
 
 
 def _entries_sum(run: str, entries: Entries) -> int:
-    return journal.checksum(run, entries.seq, entries.fence, entries.at, entries.body)
+    return checksums.of_batch(run, entries.seq, entries.fence, entries.at, entries.body)
 
 
 def _sum(part: Any) -> str:
@@ -222,7 +222,7 @@ class _Reader:
     def _said(self, what: str, given: Mapping[str, Any]) -> Said:
         message = Said(*(given[f] for f in Said._fields))
         try:
-            journal.check_message(message.run, message.ordinal, message.body, int(given["sum"]))
+            checksums.check_message(message.run, message.ordinal, message.body, int(given["sum"]))
         except StoreCorrupt as error:
             where = f"{what} {message.ordinal} of run {message.run}"
             _damaged(f"{self.name}: {where} does not match its checksum", error)

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import behind
 
-from ondol import effects, events, ids, journal, lifecycle, messages, usage, values
+from ondol import checksums, effects, events, ids, journal, lifecycle, messages, usage, values
 from ondol.outputs import READ_MORE
 from ondol.records import AskRow, EffectRow, RunRow, SessionRow, columns
 from ondol.testing import EffectLine
@@ -110,7 +110,7 @@ _parsed = functools.lru_cache(maxsize=10_000)(messages.loads)
 @functools.lru_cache(maxsize=10_000)
 def _message(run: str, ordinal: int, stored: bytes, total: int) -> str:
     body = messages.unpack(stored)
-    journal.check_message(run, ordinal, body, total)
+    checksums.check_message(run, ordinal, body, total)
     return body
 
 

@@ -7,7 +7,7 @@ import typing
 
 import pytest
 
-from ondol import events, journal
+from ondol import checksums, events, journal
 from ondol.errors import StoreCorrupt, StoreTooNew
 
 
@@ -34,7 +34,7 @@ def test_every_kind_of_entry_has_its_own_name():
 
 def test_a_batch_is_read_back_as_it_was_written():
     body = journal.dumps(SOME)
-    total = journal.checksum("r", 1, 2, 3, body)
+    total = checksums.of_batch("r", 1, 2, 3, body)
     assert journal.loads("r", 1, 2, 3, 1, body, total) == journal.Batch(1, 2, 3, SOME)
 
 
@@ -42,7 +42,7 @@ def test_a_batch_is_read_back_as_it_was_written():
 def test_a_batch_that_was_changed_in_any_place_is_found(change):
     body = journal.dumps(SOME)
     told = {"run": "r", "seq": 1, "fence": 2, "at": 3, "body": body}
-    total = journal.checksum(**told)
+    total = checksums.of_batch(**told)
     told[change] = {"run": "q", "body": body.replace("s", "z", 1)}.get(change, 9)
     with pytest.raises(StoreCorrupt, match="checksum"):
         journal.loads(told["run"], told["seq"], told["fence"], told["at"], 1, told["body"], total)
@@ -51,13 +51,13 @@ def test_a_batch_that_was_changed_in_any_place_is_found(change):
 def test_a_batch_of_a_newer_version_is_refused():
     body = journal.dumps(SOME)
     with pytest.raises(StoreTooNew, match="upgrade"):
-        journal.loads("r", 1, 2, 3, journal.VERSION + 1, body, journal.checksum("r", 1, 2, 3, body))
+        journal.loads("r", 1, 2, 3, journal.VERSION + 1, body, checksums.of_batch("r", 1, 2, 3, body))
 
 
 def test_an_entry_of_an_unknown_kind_or_field_is_refused():
     for body in ('[["run.teleported",{}]]', '[["run.started",{"warp":9}]]'):
         with pytest.raises(StoreTooNew):
-            journal.loads("r", 1, 2, 3, 1, body, journal.checksum("r", 1, 2, 3, body))
+            journal.loads("r", 1, 2, 3, 1, body, checksums.of_batch("r", 1, 2, 3, body))
 
 
 def test_results_keep_the_place_of_their_call_whatever_their_order_of_arrival():

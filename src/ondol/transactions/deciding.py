@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, cast
 
-from ondol import events, journal, lifecycle, schemas, values
+from ondol import checksums, events, lifecycle, schemas, values
 from ondol.budget import overflow_problem
 from ondol.errors import AlreadyDecided, AskClosed, EndCode, InvalidInput, NotFound
 from ondol.records import AskRow, RunRow
@@ -64,7 +64,7 @@ def decide(
     text = decision.dumps()
     (marked,) = yield [("ask.decide", {
         "tenant": tenant, "id": ask_id, "state": "expired" if decision.kind == "expire" else "decided",
-        "decision": text, "decision_sum": journal.content_checksum(AskRow.what_was_decided(ask_id), text),
+        "decision": text, "decision_sum": checksums.of_content(AskRow.what_was_decided(ask_id), text),
         "decided_by": by, "door": door, "at": at,
     })]  # fmt: skip
     if not marked:

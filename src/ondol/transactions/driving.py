@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ondol import context, effects, events, ids, journal, lifecycle, messages, usage, values
+from ondol import checksums, context, effects, events, ids, journal, lifecycle, messages, usage, values
 from ondol.errors import ClaimLost, SignalsUnread
 from ondol.records import EffectRow, RunRow, SessionRow
 from ondol.transactions import outbox
@@ -523,12 +523,12 @@ def commit(
     entries += [events.SessionCommitted(revision=revision), events.RunCompleted()]
     append, batch = append_entries(claim.tenant, claim.run, claim.fence, seq, at, entries)
     body = values.dumps({**reply, "revision": revision})
-    done = {"reply": body, "reply_sum": journal.content_checksum(RunRow.what_was_replied(claim.run), body)}
+    done = {"reply": body, "reply_sum": checksums.of_content(RunRow.what_was_replied(claim.run), body)}
     before = (None, None) if state is None else (session.state, session.state_sum)
     done |= {"base": base, "state_before": before[0], "state_before_sum": before[1], "at": at}
     writes: list[Statement] = [append, ("run.complete", key | done)]
     if state is not None:
-        kept = journal.content_checksum(SessionRow.what_is_kept(claim.session), state)
+        kept = checksums.of_content(SessionRow.what_is_kept(claim.session), state)
         writes.append(("session.state", of_session | {"state": state, "state_sum": kept}))
     if seen is not None and committed[0][2] == session.created_at:  # else what it tells of was erased meanwhile
         writes += seen_rows(claim.tenant, claim.session, seen, base + n_messages)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ondol import events, journal, messages, values
+from ondol import checksums, events, journal, messages, values
 from ondol.errors import CancelRequested, ClaimLost, EndCode, NotFound, RevisionConflict, SignalsUnread
 from ondol.records import AskRow, RunRow, SessionRow
 from ondol.transactions.statements import Foreseen, Row, Statement, Tx, with_conditions
@@ -56,13 +56,13 @@ def append_entries(
     body = journal.dumps(entries)
     row = {
         "tenant": tenant, "run": run, "seq": seq, "n": len(entries), "fence": fence, "at": at, "v": journal.VERSION,
-        "body": body, "sum": journal.checksum(run, seq, fence, at, body),
+        "body": body, "sum": checksums.of_batch(run, seq, fence, at, body),
     }  # fmt: skip
     return ("entry.insert", row), journal.Batch(seq, fence, at, tuple(entries))
 
 
 def message_row(tenant: str, run: str, ordinal: int, body: str) -> Statement:
-    checksum = journal.message_checksum(run, ordinal, body)
+    checksum = checksums.of_message(run, ordinal, body)
     stored = messages.pack(body)
     return "message.insert", {"tenant": tenant, "run": run, "ordinal": ordinal, "body": stored, "sum": checksum}
 
@@ -121,7 +121,7 @@ def checked_body(run: str, ordinal: int, stored: bytes, stored_sum: int) -> str:
         body = messages.unpack(stored)
     except (ValueError, TypeError, AttributeError):  # damaged: it may not even be bytes any more
         body = ""
-    journal.check_message(run, ordinal, body, stored_sum)
+    checksums.check_message(run, ordinal, body, stored_sum)
     return body
 
 
@@ -134,7 +134,7 @@ def ask_row(
         "tenant": tenant, "id": id, "run": run, "session": session, "user_id": user_id, "kind": kind,
         "effect": effect, "tool": tool, "arguments": arguments, "hash": hash, "question": question,
         "at": at, "expires_at": expires_at, "schema": schema, "default_answer": default,
-        "default_sum": default and journal.content_checksum(AskRow.what_is_by_default(id), default),
+        "default_sum": default and checksums.of_content(AskRow.what_is_by_default(id), default),
     }  # fmt: skip
 
 
@@ -168,13 +168,13 @@ class Seen(NamedTuple):
 def seen_rows(tenant: str, session: str, seen: Seen, made: int) -> list[Statement]:
     """What models are shown of a session from now on; it has ``made`` messages."""
     of_session = {"tenant": tenant, "session": session}
-    kept = {"seen": seen.text, "seen_sum": journal.content_checksum(SessionRow.what_is_seen(session), seen.text)}
+    kept = {"seen": seen.text, "seen_sum": checksums.of_content(SessionRow.what_is_seen(session), seen.text)}
     rows: list[Statement] = [("session.see", of_session | kept)]
     return [*rows, ("compaction.insert", of_session | kept | {"made": made})] if seen.less else rows
 
 
 def pins_row(tenant: str, session: str, pins: str) -> Statement:
-    total = journal.content_checksum(SessionRow.what_is_pinned(session), pins)
+    total = checksums.of_content(SessionRow.what_is_pinned(session), pins)
     return "session.pins", {"tenant": tenant, "session": session, "pins": pins, "pins_sum": total}
 
 

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ondol import journal, ranking, terms, values
+from ondol import checksums, ranking, terms, values
 from ondol.errors import InvalidInput, NotFound
 from ondol.records import FactRow
 from ondol.transactions.pieces import act_row
@@ -232,4 +232,4 @@ def fact_hash(text: str) -> str:
 
 
 def _sum(fact: str, body: str) -> int:
-    return journal.content_checksum(FactRow.what_is_remembered(fact), body)
+    return checksums.of_content(FactRow.what_is_remembered(fact), body)

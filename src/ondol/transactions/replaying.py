@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from ondol import events, ids, journal, messages, replay
+from ondol import checksums, events, ids, journal, messages, replay
 from ondol.errors import InvalidInput, ReplayUnsafe
 from ondol.messages import Attachment, Message, ToolResponse
 from ondol.records import EffectRow, RunRow, SessionRow
@@ -207,9 +207,9 @@ def _branch(new: NewReplay | NewFork, of: RunRow, until: int | None, at: int) ->
     (then,) = yield [("compaction.last", of_parent | {"until": until})]
     seen: dict[str, Any] = {"seen": None, "seen_sum": None}
     if then:
-        journal.check_content(SessionRow.what_is_seen(of.session), *then[0])
+        checksums.check_content(SessionRow.what_is_seen(of.session), *then[0])
         seen_then = then[0][0]
-        seen = {"seen": seen_then, "seen_sum": journal.content_checksum(SessionRow.what_is_seen(session), seen_then)}
+        seen = {"seen": seen_then, "seen_sum": checksums.of_content(SessionRow.what_is_seen(session), seen_then)}
     # Forks of this session take it from here, as this one took it.
     taken: list[Statement] = []
     if then:
@@ -217,9 +217,9 @@ def _branch(new: NewReplay | NewFork, of: RunRow, until: int | None, at: int) ->
     pins = parent.checked_pins()
     branch = {
         "tenant": of.tenant, "session": session, "parent": of.session, "until": until, "at": at, "state": state,
-        "state_sum": journal.content_checksum(SessionRow.what_is_kept(session), state),
+        "state_sum": checksums.of_content(SessionRow.what_is_kept(session), state),
         "zone": new.zone or parent.zone, "owner": of.user_id or None, **seen, "pins": pins,
-        "pins_sum": pins and journal.content_checksum(SessionRow.what_is_pinned(session), pins),
+        "pins_sum": pins and checksums.of_content(SessionRow.what_is_pinned(session), pins),
     }  # fmt: skip
     yield [("session.branch", branch), *taken]
     return session, 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ondol import ids, journal, pins, usage
+from ondol import checksums, ids, pins, usage
 from ondol.errors import NotFound, RevisionConflict, SessionBusy
 from ondol.records import SessionRow
 from ondol.transactions.indexing import forget_session
@@ -48,7 +48,7 @@ def write_session(
             ("tenant.insert", {"tenant": tenant}),
             (made, of_session | {"next_place": place, "zone": None, "at": at, "owner": user}),
         ]
-    total = None if state is None else journal.content_checksum(SessionRow.what_is_kept(session), state)
+    total = None if state is None else checksums.of_content(SessionRow.what_is_kept(session), state)
     writing = {"state": state, "state_sum": total, "title": title, "zone": zone, "at": at}
     (written,) = yield [("session.write", of_session | writing)]
     return SessionRow(*written[0])

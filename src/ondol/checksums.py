@@ -1,0 +1,51 @@
+"""Is what stands in the store what was written there?
+
+What a run said and did has a checksum beside it. A byte that was flipped is found, and not believed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from ondol import values
+from ondol.errors import StoreCorrupt
+
+
+def of_batch(run: str, seq: int, fence: int, at: int, body: str) -> int:
+    """63 bits of SHA-256 over everything that a batch of the journal says."""
+    return _sum(f"{run}|{seq}|{fence}|{at}|{body}")
+
+
+def of_message(run: str, ordinal: int, body: str) -> int:
+    return _sum(f"{run}|{ordinal}|{body}")
+
+
+def of_content(what: str, text: str) -> int:
+    """Of a text that stands in a row: ``what`` names it, as "the reply of run r_1"."""
+    return _sum(f"{what}|{text}")
+
+
+def check_message(run: str, ordinal: int, body: str, stored_sum: int) -> None:
+    """Raises StoreCorrupt if the message is not what was written."""
+    if of_message(run, ordinal, body) != stored_sum:
+        raise StoreCorrupt(f"run {run}, message {ordinal} does not match its checksum: {_RESTORE}")
+
+
+def check_content(what: str, text: str, stored_sum: int | None) -> None:
+    """Raises StoreCorrupt if the text is not what was written. An old row has no checksum, and at least is JSON."""
+    if stored_sum is None:
+        try:
+            values.loads(text)
+            return
+        except ValueError:
+            pass
+    elif of_content(what, text) == stored_sum:
+        return
+    raise StoreCorrupt(f"{what} does not match its checksum: {_RESTORE}")
+
+
+def _sum(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+_RESTORE = "restore a backup (ondol db restore)"
