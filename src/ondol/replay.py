@@ -136,6 +136,9 @@ def _blockers(family: Family) -> Iterator[str]:
     for name in family.gone:
         yield f"the attachment {name!r} of run {family.run.id} is gone"
     for run, kept, effects in family.members:
+        if run.state == "joined":
+            yield f"run {run.id} is joined: it is part of run {run.host}, and that one can be replayed or forked"
+            continue
         if run.state not in lifecycle.ENDED:
             yield f"run {run.id} is {run.state}: {_UNFINISHED.get(run.state, 'wait for it, or cancel it')}"
             continue
@@ -150,7 +153,6 @@ def _blockers(family: Family) -> Iterator[str]:
 _UNFINISHED = {
     "waiting": "decide its asks, or cancel it",
     "parked": "resume it, fail it, or cancel it",
-    "joined": "it is part of another run, replay that one",
 }
 
 

@@ -58,6 +58,8 @@ def context_place(run: str, batches: Sequence[journal.Batch], step: int | None) 
     steps: list[int] = []
     for batch in batches:
         for entry in batch.entries:
+            if isinstance(entry, events.RunJoined):
+                raise NotFound(f"run {run} is part of run {entry.host}, whose model saw it: look at that one")
             state = journal.apply(state, entry, batch.at)
             if isinstance(entry, events.ContextBuilt) and state.shown is not None:
                 steps.append(entry.step)

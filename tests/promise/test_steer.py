@@ -13,8 +13,10 @@ from crash.lives import Life
 from ondol import (
     Agent,
     Limits,
+    NotFound,
     OperationExpired,
     OperationMismatch,
+    ReplayUnsafe,
     RevisionConflict,
     Run,
     RunFailed,
@@ -429,6 +431,19 @@ async def test_while_its_host_waits_it_waits_with_the_hosts_asks(house: House) -
         assert (await steer(life, agent)).status == "joined"
         await (await the_ask(host)).approve(by="lee")
         assert (await joining.result()).body == (await host.result()).body
+
+
+async def test_who_looks_at_a_joined_one_is_told_of_its_host(house: House) -> None:
+    agent, place = agent_of(house, [LETTER]), barrier()
+    async with house.life(agent, plan=FaultPlan().at("letter.before", fault=place)) as life:
+        host, joining = await joined(house, life, agent, place)
+        place.go_on.set()
+        assert await rest(host) == "completed"
+        with pytest.raises(NotFound, match=f"is part of run {host.id}"):
+            await life.rt.context(joining.id)
+        for again in (life.rt.replay(joining), life.rt.fork(joining, at_step=1)):
+            with pytest.raises(ReplayUnsafe, match=f"is part of run {host.id}"):
+                await again
 
 
 @pytest.mark.parametrize("retryable", [True, False])
