@@ -375,6 +375,10 @@ class Tool(Generic[P, R]):
                 f"tool {self.name!r}: a timeout of {self.timeout} is never over, and after a crash the next attempt "
                 f"would wait for it: say how long one attempt can take, at most {LONGEST.days} days"
             )
+        if self.approve_expires is not None and self.approve_expires <= timedelta(0):
+            raise InvalidInput(
+                f"tool {self.name!r}: approve_expires must be longer than nothing: nobody could approve it"
+            )
         if self.approve_expires is not None and self.approve_expires > LONGEST:
             raise InvalidInput(f"tool {self.name!r}: leave approve_expires out, then an approval does not expire")
         if self.check is not None and self.effect != "once":

@@ -112,6 +112,7 @@ async def coroutine() -> bool:
         ({"timeout": timedelta(0)}, "longer than nothing"),
         ({"timeout": timedelta.max}, "how long one attempt can take"),
         ({"approve": True, "approve_expires": timedelta.max}, "leave approve_expires out"),
+        ({"approve": True, "approve_expires": timedelta(0)}, "approve_expires must be longer than nothing"),
         ({"effect": "read", "check": lambda: None}, "check= is for once tools"),
         ({"approve": coroutine}, "approve must be an ordinary function"),
     ],
