@@ -142,7 +142,7 @@ MUTANTS = (
     Mutant(
         "claims: a run is driven in the context of who opened the runtime",
         "worker.py",
-        ", context=self._context.copy())",
+        ", self._context.copy())",
         ")",
         (
             "tests/promise/test_effects.py::test_a_tool_sees_the_context_variables_of_who_opened_the_runtime_and_of_no_request",

@@ -24,6 +24,11 @@ Ending: TypeAlias = Literal["done", "timeout", "cancelled"]
 _UNWIND = timedelta(seconds=2)  # for an async function to end after it was cancelled
 
 
+def begin(work: Coroutine[Any, Any, T], context: contextvars.Context | None = None) -> asyncio.Task[T]:
+    """A task that begins when whoever starts it has noted that, also where the application made its tasks eager."""
+    return asyncio.Task(work, loop=asyncio.get_running_loop(), context=context)
+
+
 class CancelToken:
     """One for each claimed run. Whoever waits is told at once; set once, set for ever."""
 
@@ -55,7 +60,7 @@ class InFlight(Generic[T]):
 
     @staticmethod
     def of_coroutine(work: Coroutine[Any, Any, T]) -> InFlight[T]:
-        return InFlight(asyncio.get_running_loop().create_task(work), in_thread=False)
+        return InFlight(begin(work), in_thread=False)
 
     @staticmethod
     def of_function(work: Callable[[], T], name: str) -> InFlight[T]:

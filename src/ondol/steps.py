@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ondol import effects, journal, lifecycle, messages, values
 from ondol.attempts import AttemptEnd, Raised, Stopped, TimedOut, awaited
-from ondol.cancellation import CancelToken, InFlight
+from ondol.cancellation import CancelToken, InFlight, begin
 from ondol.clock import Clock, from_micros
 from ondol.effects import Effect
 from ondol.errors import CallFailed, InvalidInput, Suspended
@@ -60,7 +60,7 @@ class Body:
         async def run() -> None:
             self._say(await awaited(tool, ctx, arguments))
 
-        self._task = asyncio.create_task(run())
+        self._task = begin(run())
 
     def _say(self, said: Wanted | AttemptEnd) -> None:
         if not self._said.done():

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from ondol import lifecycle, queries, transactions
-from ondol.cancellation import InFlight
+from ondol.cancellation import InFlight, begin
 from ondol.clock import Clock, Jumps, Timer, micros, to_micros
 from ondol.deliveries import Deliveries
 from ondol.embedding import Embedding
@@ -266,7 +266,7 @@ class EmbeddedEngine:
 
     def _start(self, run: str, tenant: str, claimed: Claimed | None = None) -> None:
         # Not in the context of whoever happens to be here: that may be the request of somebody else.
-        task = asyncio.create_task(self._claim_and_drive(tenant, run, claimed), context=self._context.copy())
+        task = begin(self._claim_and_drive(tenant, run, claimed), self._context.copy())
         self._driven[run] = _Driven(task)
         task.add_done_callback(lambda done: self._stopped(run, done))
 

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import logging
 import os
+import sys
 import tempfile
 import threading
 from collections.abc import Callable
@@ -28,7 +29,7 @@ from ondol.records import SessionRow
 from ondol.stores import sqlite_admin
 from ondol.testing import FaultPlan, ScriptedModel, barrier, call, error, raise_
 from ondol.transactions import Claim, Tx
-from promise.house import HELLO, HELLO_BACK, SOON, House, rest, states, the_ask
+from promise.house import HELLO, HELLO_BACK, SOON, House, letter, look, refund, rest, states, the_ask
 
 LETTER, REFUND, MAIL = call("letter", to="kim"), call("refund", order="1"), call("mail", to="kim")
 WIRE, LOOK = call("wire", to="kim"), call("look", order="1")
@@ -437,3 +438,18 @@ async def test_from_another_event_loop_a_runtime_is_refused_before_anything_is_w
         there = asyncio.get_running_loop()
         calling = asyncio.to_thread(lambda: asyncio.run_coroutine_threadsafe(life.rt.run("a", HELLO), there).result())
         assert (await calling).text == HELLO_BACK
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="before Python 3.12 no task is eager")
+async def test_an_application_may_make_its_tasks_eager(house: House) -> None:
+    @tool(effect="steps")
+    async def both(ctx: Context[Any]) -> str:
+        return " and ".join([await ctx.call(refund, order="1"), await ctx.call(letter, to="kim")])
+
+    agent = house.agent([LOOK, call("both")], [LETTER], "done", tools=[look, both, letter])
+    asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined,unused-ignore]
+    async with house.life(agent) as life:
+        runs = [await life.rt.start(agent, "go", session="s") for _ in range(2)]  # one as it is accepted, one queued
+        for run in runs:
+            assert await rest(run) == "completed"
+            assert [e.state for e in await run.effects()] == ["succeeded"] * 5
