@@ -282,13 +282,6 @@ def compaction_body(done: Compaction) -> CompactionBody:
     return cast(CompactionBody, body)
 
 
-def compaction_of(body: CompactionBody) -> Compaction:
-    """What such a body tells of."""
-    tokens = body["tokens"]["input"], body["tokens"]["output"]
-    given: dict[str, Any] = {**body, "offered": tuple(body["offered"]), "tokens": tokens}
-    return Compaction(**given)
-
-
 class EventBody(TypedDict):
     """What is not stored has no ``id``."""
 

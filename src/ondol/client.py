@@ -14,7 +14,7 @@ import json
 import mimetypes
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
-from datetime import date, datetime
+from datetime import date
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TypeVar
@@ -22,9 +22,8 @@ from urllib.parse import quote
 
 import httpx
 
-from ondol import clock, ids, messages, pins, usage, values
+from ondol import clock, ids, values
 from ondol.attaching import Attached, File
-from ondol.bodies import compaction_of
 from ondol.compacting import Compaction
 from ondol.deliveries import OutboxMessage
 from ondol.errors import (
@@ -38,17 +37,30 @@ from ondol.errors import (
     Unreachable,
 )
 from ondol.events import Event
+from ondol.from_bodies import (
+    ask_of,
+    compaction_of,
+    context_of,
+    effect_of,
+    event_of,
+    message_of,
+    outbox_message_of,
+    run_of,
+    run_row,
+    session_of,
+    usage_line_of,
+    verdict_of,
+)
 from ondol.handles import ENDED, Ahead, Ask, Effect, Lineage, Run, RunResult, Session, SessionMessage
 from ondol.http.problems import raised
 from ondol.ids import DEFAULT_TENANT
-from ondol.records import RunRow, SessionRow
+from ondol.records import RunRow
 from ondol.remote_memory import RemoteMemory
-from ondol.replay import By, ReplayEffect, ReplayVerdict
+from ondol.replay import By, ReplayVerdict
 from ondol.runtime import ForkEffects, ReplayClock, Trigger
 from ondol.seeing import SeenContext
 from ondol.spending import UsageBy, UsageLine
 from ondol.transactions import Decision, IfBusy
-from ondol.usage import Usage
 
 T = TypeVar("T")
 
@@ -136,12 +148,12 @@ class AsyncClient:
         """As ``Runtime.replay``."""
         where = f"runs/{_id(run)}/replay"
         if dry_run:
-            return _verdict((await self._send("POST", where, None, {}, {"dry_run": "true"})).json())
+            return verdict_of((await self._send("POST", where, None, {}, {"dry_run": "true"})).json())
         body = {
             "why": force and force.why, "by": force and force.name, "clock": clock, "time_zone": time_zone,
         }  # fmt: skip
         answer = await self._send("POST", where, body, {"idempotency-key": _key(operation_id)})
-        return self._run_of(answer.json())
+        return run_of(self._here, answer.json())
 
     async def fork(
         self, run: Run | str, *, at_step: int, effects: ForkEffects = "reuse", operation_id: str | None = None,
@@ -150,12 +162,12 @@ class AsyncClient:
         """As ``Runtime.fork``."""
         body = {"at_step": at_step, "effects": effects}
         answer = await self._send("POST", f"runs/{_id(run)}/fork", body, {"idempotency-key": _key(operation_id)})
-        return self._run_of(answer.json())
+        return run_of(self._here, answer.json())
 
     async def resume(self, run: Run | str, *, tenant: str = DEFAULT_TENANT) -> Run:
         """As ``Runtime.resume``."""
         with contextlib.suppress(CannotGoOn):  # it stays as it is
-            return self._run_of((await self._send("POST", f"runs/{_id(run)}/resume")).json())
+            return run_of(self._here, (await self._send("POST", f"runs/{_id(run)}/resume")).json())
         return await self.get_run(_id(run))
 
     async def cancel(
@@ -163,28 +175,23 @@ class AsyncClient:
     ) -> Run:
         """As ``Runtime.cancel``."""
         answer = await self._send("POST", f"runs/{_id(run)}/cancel", {"by": by, "reason": reason})
-        return self._run_of(answer.json())
+        return run_of(self._here, answer.json())
 
     # --- runs ---------------------------------------------------------------------------------------------------
 
     async def get_run(self, run: str, *, tenant: str = DEFAULT_TENANT) -> Run:
-        return self._run_of(await self._get(f"runs/{_path(run)}"))
+        return run_of(self._here, await self._get(f"runs/{_path(run)}"))
 
     async def runs(
         self, *, session: str | None = None, user: str | None = None, state: str | None = None,
         before: str | None = None, limit: int = 100, tenant: str = DEFAULT_TENANT,
     ) -> list[Run]:  # fmt: skip
         wanted = {"session": session, "user": user, "state": state, "before": before}
-        return [self._run_of(b) for b in await self._list("runs", wanted, limit)]
+        return [run_of(self._here, b) for b in await self._list("runs", wanted, limit)]
 
     async def context(self, run: str, step: int | None = None, *, tenant: str = DEFAULT_TENANT) -> SeenContext:
         body = await self._get(f"runs/{_path(run)}/context", {"step": step})
-        return SeenContext(
-            run=body["run"], step=body["step"], messages=[_message(m) for m in body["messages"]],
-            definition=values.decode(body["definition"]), hash=body["hash"], matches=body["matches"],
-            incomplete=body["incomplete"], leaves_out=body["leaves_out"], compaction=body["compaction"],
-            before=None if body["before"] is None else [_message(m) for m in body["before"]], parts=body["parts"],
-        )  # fmt: skip
+        return context_of(body)
 
     async def export_run(self, run: str, *, tenant: str = DEFAULT_TENANT, **_: Any) -> str:
         return (await self._send("GET", f"export/runs/{_path(run)}")).text
@@ -201,10 +208,10 @@ class AsyncClient:
     ) -> list[Ask]:  # fmt: skip
         wanted = {"run": run, "session": session, "user": user, "state": state or "all", "after": after}
         wanted["order"] = "newest_first" if newest_first else None
-        return [self._ask_of(b) for b in await self._list("asks", wanted, limit)]
+        return [ask_of(self._here, b) for b in await self._list("asks", wanted, limit)]
 
     async def get_ask(self, ask: str, *, tenant: str = DEFAULT_TENANT) -> Ask:
-        return self._ask_of(await self._get(f"asks/{_path(ask)}"))
+        return ask_of(self._here, await self._get(f"asks/{_path(ask)}"))
 
     async def decide(self, ask: Ask, decision: Decision, *, by: str | None = None) -> Ask:
         """As ``Runtime.decide``: it counts for the arguments of ``ask`` as it is in hand."""
@@ -214,7 +221,7 @@ class AsyncClient:
             "result": decision.result,
         }  # fmt: skip
         answer = await self._send("POST", f"asks/{ask.id}/decision", body, {"if-match": f'"{ask.arguments_hash}"'})
-        return self._ask_of(answer.json())
+        return ask_of(self._here, answer.json())
 
     async def effects(
         self, *, run: str | None = None, session: str | None = None, state: str | None = None,
@@ -222,10 +229,10 @@ class AsyncClient:
     ) -> list[Effect]:  # fmt: skip
         wanted = {"run": run, "session": session, "state": state, "after": after}
         most = ids.MAX_LIMIT if run is not None else limit  # of one run all
-        return [_effect_of(b) for b in await self._list("effects", wanted, most)]
+        return [effect_of(b) for b in await self._list("effects", wanted, most)]
 
     async def get_effect(self, effect: str, *, tenant: str = DEFAULT_TENANT) -> Effect:
-        return _effect_of(await self._get(f"effects/{_path(effect)}"))
+        return effect_of(await self._get(f"effects/{_path(effect)}"))
 
     async def unknown_ask(self, effect: str, *, tenant: str = DEFAULT_TENANT) -> Ask:
         """As ``Runtime.unknown_ask``."""
@@ -256,7 +263,7 @@ class AsyncClient:
             raise InvalidInput("what tokens cost is the server's to say: leave prices out, or give it to its runtime")
         first, end = (None if at is None else at.isoformat() for at in (since, until))
         wanted = {"by": by, "since": first, "until": end, "time_zone": time_zone}
-        return [_line_of(b) for b in (await self._get("usage", wanted))["items"]]
+        return [usage_line_of(b) for b in (await self._get("usage", wanted))["items"]]
 
     async def outbox(
         self, *, state: Literal["pending", "delivered", "dead"] | None = None, limit: int = 100,
@@ -264,13 +271,13 @@ class AsyncClient:
     ) -> list[OutboxMessage]:  # fmt: skip
         """As ``Runtime.outbox``."""
         items = (await self._get("outbox", {"state": state, "limit": limit}))["items"]
-        return [_outbox_message(body) for body in items]
+        return [outbox_message_of(body) for body in items]
 
     async def deliver_again(
         self, message: str, *, by: str | None = None, tenant: str = DEFAULT_TENANT
     ) -> OutboxMessage:
         """As ``Runtime.deliver_again``."""
-        return _outbox_message((await self._send("POST", f"outbox/{_path(message)}/retry", {"by": by})).json())
+        return outbox_message_of((await self._send("POST", f"outbox/{_path(message)}/retry", {"by": by})).json())
 
     async def agents(self) -> list[dict[str, Any]]:
         """What the agents of the server are: name, model, instructions, tools."""
@@ -280,13 +287,13 @@ class AsyncClient:
     # --- sessions -----------------------------------------------------------------------------------------------
 
     async def get_session(self, session: str, *, tenant: str = DEFAULT_TENANT) -> Session:
-        return self._session_of(await self._get(f"sessions/{_path(session)}"))
+        return session_of(self._here, await self._get(f"sessions/{_path(session)}"))
 
     async def sessions(
         self, *, user: str | None = None, after: str | None = None, limit: int = 100, tenant: str = DEFAULT_TENANT
     ) -> list[Session]:
         found = await self._list("sessions", {"user": user, "after": after}, limit)
-        return [self._session_of(b) for b in found]
+        return [session_of(self._here, b) for b in found]
 
     async def write_session(
         self, session: str, *, state: Mapping[str, Any] | None = None, title: str | None = None,
@@ -296,7 +303,7 @@ class AsyncClient:
         body = {"state": state and values.encode_object(state), "title": title, "time_zone": time_zone}
         match = {"if-match": "*" if expected_revision is None else f'"{expected_revision}"'}
         answer = await self._send("PATCH", f"sessions/{_path(session)}", body, match, safe=False)
-        return self._session_of(answer.json())
+        return session_of(self._here, answer.json())
 
     async def delete_session(
         self, session: str, *, expected_revision: int | None = None, cancel: bool = False, by: str | None = None,
@@ -329,7 +336,7 @@ class AsyncClient:
         """As ``Runtime.pin``."""
         body, match = {"text": text, "by": by}, _if_match(expected_revision)
         where = f"sessions/{_path(session)}/pins"
-        return self._session_of((await self._send("POST", where, body, match, safe=not match)).json())
+        return session_of(self._here, (await self._send("POST", where, body, match, safe=not match)).json())
 
     async def unpin(
         self, session: str, pin: str, *, by: str | None = None, expected_revision: int | None = None,
@@ -338,12 +345,12 @@ class AsyncClient:
         """As ``Runtime.unpin``."""
         where, match = f"sessions/{_path(session)}/pins/{_path(pin)}", _if_match(expected_revision)
         answer = await self._send("DELETE", where, None, match, {"by": by} if by else None, safe=False)
-        return self._session_of(answer.json())
+        return session_of(self._here, answer.json())
 
     # --- what handles ask for -----------------------------------------------------------------------------------
 
     async def _run_row(self, tenant: str, run: str) -> RunRow:
-        return _row(await self._get(f"runs/{_path(run)}"))
+        return run_row(await self._get(f"runs/{_path(run)}"))
 
     async def _ahead(self, row: RunRow) -> Ahead | None:
         return None
@@ -388,7 +395,7 @@ class AsyncClient:
 
     async def _session_messages(self, tenant: str, session: str, after: int, limit: int) -> list[SessionMessage]:
         found = await self._list(f"sessions/{_path(session)}/messages", {"after": str(after)}, limit)
-        return [SessionMessage(m["seq"], m["run"], _message(m["message"])) for m in found]
+        return [SessionMessage(m["seq"], m["run"], message_of(m["message"])) for m in found]
 
     async def _lineage(self, row: RunRow) -> Lineage:
         body = await self._get(f"runs/{_path(row.id)}/lineage")
@@ -457,111 +464,6 @@ class AsyncClient:
             await asyncio.sleep(pause)
         raise AssertionError("the last try returns or raises")
 
-    # --- from bodies to handles ---------------------------------------------------------------------------------
-
-    def _run_of(self, body: Mapping[str, Any]) -> Run:
-        return Run(self._here, _row(body))
-
-    def _session_of(self, body: Mapping[str, Any]) -> Session:
-        at = clock.to_micros(_at(body["updated_at"]))
-        known = {
-            "tenant": DEFAULT_TENANT, "id": body["id"], "revision": body["revision"], "title": body["title"],
-            "state": values.dumps(body["state"]), "created_at": at, "updated_at": at, "zone": body["time_zone"],
-            "parent": body["parent"], "parent_until": 1 if body["orphaned"] else None, "user_id": body["user"],
-            "pins": pins.dumps(_pins(body["pins"])),
-        }  # fmt: skip
-        numbers = ("next_message", "next_place")
-        columns: list[Any] = [known.get(name, 0 if name in numbers else None) for name in SessionRow._fields]
-        return Session(self._here, SessionRow(*columns))
-
-    def _ask_of(self, body: Mapping[str, Any]) -> Ask:
-        same = ("id", "kind", "state", "question", "run", "session", "user", "tool", "arguments_hash", "effect",
-                "decision", "decided_by", "door", "schema", "has_default")  # fmt: skip
-        return Ask(
-            **{name: body[name] for name in same}, arguments=values.decode(body["arguments"]),
-            opened_at=_at(body["opened_at"]), expires_at=_maybe(body["expires_at"]),
-            decided_at=_maybe(body["decided_at"]), default=values.decode(body["default"]),
-            value=values.decode(body["value"]), _rt=self._here, _tenant=DEFAULT_TENANT,
-        )  # fmt: skip
-
-
-def _pins(listed: Sequence[Mapping[str, Any]]) -> pins.Pins:
-    return pins.Pins(tuple(pins.Pinned(p["id"], p["text"], p["by"], clock.to_micros(_at(p["at"]))) for p in listed))
-
-
-def _row(body: Mapping[str, Any]) -> RunRow:
-    """A run's row, as far as its body tells of it."""
-    used = {model: Usage(**of) for model, of in body["usage"].items()}
-    accepted = clock.to_micros(_at(body["accepted_at"]))
-    ended = _maybe(body["ended_at"])
-    error = body["error"] and values.dumps({k: body["error"][k] for k in ("code", "message")})
-    known = {
-        "tenant": DEFAULT_TENANT, "id": body["id"], "session": body["session"], "user_id": body["user"] or "",
-        "operation_id": body["operation_id"], "agent": body["agent"], "trigger": body["trigger"],
-        "zone": body["time_zone"], "state": body["state"], "retryable": int(body["retryable"]),
-        "cancel": int(body["cancelling"]), "error": error, "tokens_in": body["tokens"]["input"],
-        "tokens_out": body["tokens"]["output"], "accepted_at": accepted, "updated_at": accepted,
-        "ended_at": None if ended is None else clock.to_micros(ended), "replay_of": body["replay_of"],
-        "forked_at": body["forked_at"], "usage": usage.dumps(used), "host": body["host"],
-        "metadata": values.dumps(body["metadata"]),
-    }  # fmt: skip
-    unknown: dict[str, Any] = {"fingerprint": "", "definition": "", "door": "http"}
-    numbers = ("place", "fence", "next_seq", "deaths", "unread", "wrote", "told")
-    columns: list[Any] = [known.get(name, unknown.get(name, 0 if name in numbers else None)) for name in RunRow._fields]
-    return RunRow(*columns)
-
-
-def _effect_of(body: Mapping[str, Any]) -> Effect:
-    same = ("id", "run", "session", "tool", "state", "key", "attempt", "decision", "reason", "warning", "blob", "size",
-            "evidence", "parent", "reuses")  # fmt: skip
-    return Effect(
-        **{name: body[name] for name in same}, effect=body["class"], arguments=values.decode(body["arguments"]),
-        started_at=_maybe(body["started_at"]), ended_at=_maybe(body["ended_at"]), deadline=_maybe(body["deadline"]),
-    )  # fmt: skip
-
-
-def _line_of(body: Mapping[str, Any]) -> UsageLine:
-    from decimal import Decimal
-
-    tokens = body["tokens"]
-    return UsageLine(
-        key=body["key"], runs=body["runs"],
-        tokens=Usage(
-            calls=body["calls"], input=tokens["input"], output=tokens["output"], cache_read=tokens["cache_read"],
-            cache_write=tokens["cache_write"], reasoning=tokens["reasoning"], unknown=body["uncounted_calls"],
-        ),
-        cost=None if body["cost"] is None else Decimal(body["cost"]), currency=body["currency"] or "",
-        unpriced=tuple(body["unpriced"]),
-    )  # fmt: skip
-
-
-def _outbox_message(body: Mapping[str, Any]) -> OutboxMessage:
-    same = ("id", "kind", "run", "state", "attempts", "error")
-    return OutboxMessage(
-        **{name: body[name] for name in same}, at=_at(body["at"]), due=_at(body["due"]), tenant=DEFAULT_TENANT
-    )
-
-
-def _verdict(body: Mapping[str, Any]) -> ReplayVerdict:
-    effects = tuple(
-        ReplayEffect(id=e["id"], run=e["run"], tool=e["tool"], effect=e["class"], state=e["state"], at=_maybe(e["at"]),
-                     do=e["do"])
-        for e in body["effects"]
-    )  # fmt: skip
-    return ReplayVerdict(run=body["run"], kind=body["kind"], reasons=tuple(body["reasons"]), effects=effects)
-
-
-def _message(body: Mapping[str, Any]) -> messages.Message:
-    return messages.loads(values.dumps(body))
-
-
-def _at(text: str) -> datetime:
-    return datetime.fromisoformat(text)
-
-
-def _maybe(text: str | None) -> datetime | None:
-    return None if text is None else _at(text)
-
 
 def _id(run: Run | str) -> str:
     return _path(run.id if isinstance(run, Run) else run)
@@ -605,7 +507,7 @@ async def _read(response: httpx.Response) -> AsyncIterator[Event]:
         elif not line and data:
             body = json.loads("\n".join(data))
             data = []
-            yield Event(type=body["type"], data=body["data"], at=_at(body["at"]), id=body["id"])
+            yield event_of(body)
 
 
 async def _lines(response: httpx.Response) -> AsyncIterator[str]:
@@ -626,7 +528,7 @@ def _error(answer: httpx.Response) -> OndolError:
     if isinstance(error, RunEnded):
         error.error, error.retryable = {}, False
     if isinstance(error, ReplayUnsafe):
-        error.verdict = _verdict(error.verdict)
+        error.verdict = verdict_of(error.verdict)
     return error
 
 

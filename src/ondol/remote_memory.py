@@ -3,14 +3,13 @@ HTTP."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from datetime import datetime
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
-from ondol import values
 from ondol.errors import InvalidInput
 from ondol.facts import Fact, MemoryScope
+from ondol.from_bodies import fact_of
 from ondol.ids import DEFAULT_TENANT
 
 if TYPE_CHECKING:
@@ -54,20 +53,20 @@ class RemoteMemory:
     ) -> tuple[list[Fact], str | None]:
         """Some facts, and what names the next ones; None: that was all."""
         page = await self._client._get(_memory(agent), {"user": user, "before": before, "limit": limit})
-        return [_fact(body) for body in page["items"]], page["next"]
+        return [fact_of(body) for body in page["items"]], page["next"]
 
     async def search(
         self, query: str, *, agent: Agent | str, user: str | None = None, limit: int = 10, tenant: str = DEFAULT_TENANT
     ) -> list[Fact]:
         """As ``rt.memory.search``."""
         page = await self._client._get(_memory(agent), {"q": query, "user": user, "limit": limit})
-        return [_fact(body) for body in page["items"]]
+        return [fact_of(body) for body in page["items"]]
 
     async def get(
         self, fact: str, *, agent: Agent | str, user: str | None = None, tenant: str = DEFAULT_TENANT
     ) -> Fact:
         """Raises NotFound."""
-        return _fact(await self._client._get(_memory(agent, fact), {"user": user}))
+        return fact_of(await self._client._get(_memory(agent, fact), {"user": user}))
 
     async def add(
         self, text: str, *, agent: Agent | str, user: str | None = None, by: str | None = None,
@@ -75,7 +74,7 @@ class RemoteMemory:
     ) -> Fact:  # fmt: skip
         """As ``rt.memory.add``. It is kept as long as the server's agent keeps facts."""
         body = {"fact": text, "user": user, "by": by}  # the same fact is kept once, so it may be sent again
-        return _fact((await self._client._send("POST", _memory(agent), body)).json())
+        return fact_of((await self._client._send("POST", _memory(agent), body)).json())
 
     async def edit(
         self, fact: str, text: str, *, agent: Agent | str, user: str | None = None, by: str | None = None,
@@ -83,7 +82,7 @@ class RemoteMemory:
     ) -> Fact:  # fmt: skip
         """As ``rt.memory.edit``. Raises NotFound."""
         body = {"fact": text, "user": user, "by": by}
-        return _fact((await self._client._send("PATCH", _memory(agent, fact), body)).json())
+        return fact_of((await self._client._send("PATCH", _memory(agent, fact), body)).json())
 
     async def rm(
         self, fact: str, *, agent: Agent | str, user: str | None = None, by: str | None = None,
@@ -157,13 +156,3 @@ def _memory(agent: Agent | str, *fact: str) -> str:
 
 def _given(**named: str | None) -> dict[str, str]:
     return {name: value for name, value in named.items() if value is not None}
-
-
-def _fact(body: Mapping[str, Any]) -> Fact:
-    same = ("id", "agent", "user", "untrusted", "run", "found_by")
-    return Fact(
-        **{name: body[name] for name in same}, text=values.decode(body["fact"]), author=body["author"] or "",
-        created_at=datetime.fromisoformat(body["created_at"]), updated_at=datetime.fromisoformat(body["updated_at"]),
-        expires_at=body["expires_at"] and datetime.fromisoformat(body["expires_at"]), score=body["score"] or 0,
-        terms=tuple(body["terms"]),
-    )  # fmt: skip
