@@ -49,6 +49,8 @@ def list_runs(
     )  # fmt: skip
     wanted = {"session": session, "user_id": user_id, "before": before, "state": state}
     (rows,) = yield [with_conditions(name, {"tenant": tenant, "limit": limit}, wanted)]
+    if not rows and before is not None:
+        yield from get_run(tenant, before)  # a place that is none is no last page
     return [RunRow(*r) for r in rows]
 
 
@@ -292,6 +294,8 @@ def list_effects(
     run, ordinal = ids.effect_place(after) if after is not None else (None, None)
     wanted = {"session": session, "after": run, "after_ordinal": ordinal, "state": state}
     (rows,) = yield [with_conditions(name, {"tenant": tenant, "limit": limit}, wanted)]
+    if not rows and run is not None:
+        yield from get_run(tenant, run)
     return [EffectRow(*r) for r in rows]
 
 
@@ -338,6 +342,8 @@ def list_asks(
     name = ("ask.list_open" if state == "open" else "ask.list") + ("_newest" if newest_first else "")
     wanted = {"run": run, "session": session, "user_id": user_id, "after": after, "state": state}
     (rows,) = yield [with_conditions(name, {"tenant": tenant, "limit": limit}, wanted)]
+    if not rows and after is not None:
+        yield from get_ask(tenant, after)
     return [AskRow(*r) for r in rows]
 
 

@@ -127,6 +127,18 @@ async def _ondol(http: Door, *words: str) -> list[str]:
     return (await asyncio.to_thread(ondol, "--url", http.url, "-o", "ids", *words, cwd=Path.cwd())).ids
 
 
-async def test_a_place_that_is_none_is_told_so(http: Door) -> None:
-    answer = await http.client.get("/v1/effects", params={"after": "nonsense"})
+@pytest.mark.parametrize(
+    ("noun", "place"),
+    [
+        ("effects", {"after": "nonsense"}),
+        ("effects", {"after": "e_1m8rsehjfjxz422x_0"}),
+        ("runs", {"before": "r_1m8rsehjfjxz422x"}),
+        ("runs", {"before": "r_1m8rsehjfjxz422x", "text": "hello"}),
+        ("asks", {"after": "a_1m8rsehjfjxz422x_0"}),
+        ("asks", {"after": "a_1m8rsehjfjxz422x_0", "order": "newest_first", "state": "all"}),
+    ],
+)
+async def test_a_place_that_is_none_is_told_so(http: Door, noun: str, place: dict[str, str]) -> None:
+    """It is no last page, which would say that nothing follows."""
+    answer = await http.client.get(f"/v1/{noun}", params=place)
     assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
