@@ -542,7 +542,7 @@ def decide(step: Step, args: Mapping[str, Any]) -> None:
         assert (now.state, now.unread, now.fence) == ("running", run.unread + 1, run.fence)
         assert not step.effects
         assert not raised
-    elif (run.state, now.state) == ("waiting", "expired"):
+    elif now.state == "expired" and run.state != "expired":  # nobody answered, wherever the run was
         assert (ask.kind, kind) == ("question", "expire")
         _ends(step, run.id)
     elif ask.kind in ("parked", "definition_changed"):
