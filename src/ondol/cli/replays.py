@@ -7,11 +7,11 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from ondol.bodies import run_body, verdict_body
+from ondol.bodies import verdict_body
 from ondol.cli import codes
 from ondol.cli.output import say
 from ondol.cli.run import AgentName, Model, drive
-from ondol.cli.runs import own_run, say_who_drives
+from ondol.cli.runs import own_run, say_begun
 from ondol.cli.surface import By, Cli, Id, verb
 from ondol.errors import InvalidInput, ReplayUnsafe
 from ondol.handles import Run, this_person
@@ -104,12 +104,7 @@ async def begin(cli: Cli, start: Start, app: str | None, model: str | None, agen
     if app is not None:
         return await drive(cli, app, start, model=model, agent=agent)
     async with cli.runtime(acts=True) as rt:
-        run = await start(rt, "")
-        if cli.out.for_people:
-            cli.out.line(f"run {run.id} is {run.status}")
-            await say_who_drives(cli, rt, run)
-        else:
-            cli.out.bodies([(run.id, run_body(run))], one=True)
+        await say_begun(cli, rt, await start(rt, ""))
     return codes.OK
 
 

@@ -369,11 +369,7 @@ async def _resume(
                 shown = cli.command("runs", "show", run.id)
                 raise CannotGoOn(f"run {run.id} is {run.status} and will not go on: {shown}")
         if app is None:
-            if cli.out.for_people:
-                cli.out.line(f"run {run.id} is {run.status}")
-                await say_who_drives(cli, rt, run)
-            else:
-                cli.out.bodies([(run.id, run_body(run))], one=True)
+            await say_begun(cli, rt, run)
             return codes.OK
 
     async def find(rt: Runtime, name: str) -> Run:
@@ -401,6 +397,15 @@ async def own_run(rt: Runtime, id: str) -> Run:
     except NotFound as missing:
         await imported_instead(rt, id, missing)
         raise ReadOnly(id) from None
+
+
+async def say_begun(cli: Cli, rt: Runtime, run: Run) -> None:
+    """Of a run that is left to the process that has its agent."""
+    if cli.out.for_people:
+        cli.out.line(f"run {run.id} is {run.status}")
+        await say_who_drives(cli, rt, run)
+    else:
+        cli.out.bodies([(run.id, run_body(run))], one=True)
 
 
 async def say_who_drives(cli: Cli, rt: Runtime, run: Run) -> None:
