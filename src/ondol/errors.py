@@ -260,17 +260,15 @@ class TooSlow(Refused):
 
 
 class Draining(Refused):
-    """The process stops and takes no new work. ``retry_after`` is in seconds."""
+    """The process stops and takes no new work."""
 
     code = "draining"
-    retry_after = 2
 
 
 class Overloaded(Refused):
-    """As many connections are open as are served. ``retry_after`` is in seconds."""
+    """As many connections are open as are served."""
 
     code = "overloaded"
-    retry_after = 2
 
 
 class NotFound(Refused):

@@ -42,6 +42,7 @@ STATUS: Mapping[str, int] = {
     "store_full": 507,
 }  # fmt: skip
 
+#: Seconds after which the same request may succeed.
 _RETRY_AFTER: Mapping[str, int] = {
     "queue_full": 5, "draining": 2, "overloaded": 2, "outcome_unknown": 1, "store_busy": 1, "not_open": 2,
 }  # fmt: skip
