@@ -214,7 +214,7 @@ _GOES_ON_LATER: frozenset[ModelErrorKind] = frozenset({"quota", "auth"})
 MAX_MODEL_ATTEMPTS = 4
 _BACKOFF = 0.5  # seconds before the second attempt; doubles
 _BACKOFF_LIMIT = 30.0  # seconds
-LONGEST_WAIT = 60.0  # seconds; a provider that asks for more ends the run as retryable instead
+LONGEST_WAIT = 60.0  # seconds; where a provider asks for more the next model takes over, or the run ends for now
 
 
 def retry_delay(kind: ModelErrorKind, attempt: int, retry_after: float | None, run: str) -> float | None:

@@ -140,12 +140,12 @@ class Runtime:
     ``postgresql://USER@HOST/DATABASE``; by default ``ONDOL_DB`` or ``sqlite:///ondol.db``) or a ``Store``. Use it as
     ``async with Runtime(...) as rt:``; opening resumes what a crash left. ``deps`` is handed to tools as ``ctx.deps``.
     ``time_zone`` holds where neither the request nor anybody else names one. ``missing_tool`` says what becomes of a
-    planned call whose tool is gone after a
-    deploy: ``refuse`` tells the model, ``park`` parks the run until an operator decides. ``policy`` allows, denies
-    or asks about each call (see ``ondol.PolicyRules``). ``limits`` hold for the process and, beside their own, for all
-    agents. ``prices`` is a file of what tokens cost, by default ``ONDOL_PRICES``. ``door`` names this way in, in the
-    record of every human act. ``deliver`` is told, at least once, when a run waits or has ended; no run waits for it.
-    ``embedder`` lets memories be searched by what is meant, beside words; needs the extra ``vectors``.
+    planned call whose tool is gone after a deploy: ``refuse`` tells the model, ``park`` parks the run until an operator
+    decides. ``policy`` allows, denies or asks about each call (see ``ondol.PolicyRules``). ``limits`` hold for the
+    process and, beside their own, for all agents. ``prices`` is a file of what tokens cost, by default
+    ``ONDOL_PRICES``. ``door`` names this way in, in the record of every human act. ``deliver`` is told, at least once,
+    when a run waits or has ended; no run waits for it. ``embedder`` lets memories be searched by what is meant, beside
+    words; needs the extra ``vectors``.
     """
 
     def __init__(
