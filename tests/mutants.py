@@ -179,6 +179,13 @@ MUTANTS = (
         ("tests/promise/test_gaps.py::test_from_another_event_loop_a_runtime_is_refused_before_anything_is_written",),
     ),
     Mutant(
+        "postgresql: a database that cannot hold every text is refused",
+        "stores/postgres_place.py",
+        "if encoding not in _ENCODINGS:",
+        "if False:",
+        ("tests/stores/test_postgres_admin.py",),
+    ),
+    Mutant(
         "tools: one inside of a decorator is refused",
         "tools.py",
         "if (inner := _tool_inside(function)) is not None:",

@@ -61,6 +61,23 @@ async def test_what_cannot_be_opened_says_why_and_what_to_do(empty: str, postgre
         PostgresStore("postgresql://localhost/x?schema=A;DROP")
 
 
+async def test_a_database_that_cannot_hold_every_text_is_refused_before_anything_is_accepted(postgres: Server) -> None:
+    def made(encoding: str) -> str:
+        name = f"in_{encoding.lower()}"
+        as_it_is = f"ENCODING '{encoding}' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"
+        postgres.execute(f"CREATE DATABASE {name} {as_it_is}")
+        return postgres.url(name)
+
+    for encoding in ("LATIN1", "EUC_KR"):
+        with pytest.raises(StoreError, match=f"has the encoding {encoding}, .* ENCODING 'UTF8'"):
+            await opens(made(encoding))
+    for encoding in ("UTF8", "SQL_ASCII"):
+        agent = Agent("talk", model=Conversation({"안녕 ✓": ["응 😀"]}))
+        async with Runtime(made(encoding), agents=[agent]) as rt:
+            assert (await rt.run(agent, "안녕 ✓", session="김")).text == "응 😀"
+            assert [m.message.text for m in await (await rt.get_session("김")).messages()] == ["안녕 ✓", "응 😀"]
+
+
 @pytest.mark.parametrize("of", ["the user", "the server"])
 def test_a_server_with_no_connection_left_is_busy_and_lets_in_later(empty: str, postgres: Server, of: str) -> None:
     """What it says then names a role, and the user is let in all the same."""

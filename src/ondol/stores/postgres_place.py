@@ -131,9 +131,14 @@ class Place:
             connection.patience = PATIENCE
             settings = (f"{lock_timeout * 1000:.0f}ms", f"{_IDLE_IN_TRANSACTION * 1000:.0f}ms", self.schema)
             connection.execute(_SETTINGS, settings)
-            version, standby, read_only = connection.execute(_KIND).fetchone() or (0, False, False)
+            version, standby, read_only, encoding = connection.execute(_KIND).fetchone() or (0, False, False, "")
             if version < OLDEST_SERVER:
                 raise StoreError(f"{self.name} is too old: PostgreSQL {OLDEST_SERVER // 10000} or newer is needed")
+            if encoding not in _ENCODINGS:  # found out before anything is accepted that could not be kept
+                raise StoreError(
+                    f"{self.name} has the encoding {encoding}, which has no room for most of what people write: make a "
+                    "database with ENCODING 'UTF8'"
+                )
             if standby:  # perhaps it is about to take over
                 raise StoreBusy(f"{self.name} is a standby: {_NAME}, or promote it")
             if read_only:
@@ -218,8 +223,10 @@ SELECT set_config('lock_timeout', %s, false), set_config('idle_in_transaction_se
 FROM current_setting('synchronous_commit') AS now (now)
 """
 _KIND = """
-SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), current_setting('transaction_read_only')::bool
+SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), current_setting('transaction_read_only')::bool,
+  current_setting('server_encoding')
 """
+_ENCODINGS = ("UTF8", "SQL_ASCII")  # that one keeps whatever bytes it is given
 
 
 def _number(given: dict[str, str], name: str, default: float, least: float) -> float:
