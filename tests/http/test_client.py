@@ -27,6 +27,7 @@ from ondol import (
     By,
     Client,
     Context,
+    Limits,
     NotFound,
     OperationMismatch,
     ReplayUnsafe,
@@ -41,7 +42,7 @@ from ondol import (
 )
 from ondol.blocking import BlockingAsk, BlockingRun, BlockingSession, _Loop
 from ondol.cli.surface import Cli, Options
-from ondol.errors import Forbidden, NotOpen, Unreachable
+from ondol.errors import Forbidden, NotOpen, QueueFull, RevisionConflict, SessionBusy, Unreachable
 from ondol.http.guard import Admission
 from ondol.testing import ScriptedModel, call, error
 from ondol.transactions import Decision
@@ -128,6 +129,26 @@ async def test_asks_are_decided_from_afar(there: AsyncClient, http: Door) -> Non
     assert (await again.lineage()).origin is not None
     fork = await there.fork(run, at_step=2)
     assert (await fork.result()).text == "done"
+
+
+async def test_an_error_has_from_afar_what_it_has_in_the_process(db: str) -> None:
+    paying = Conversation({"pay": [[call("pay", amount="30")], "done"]})
+    payer = Agent("payer", model=paying, tools=[pay], limits=Limits(queue=0))
+    async with Runtime(db, agents=[payer]) as rt, door(rt) as http, AsyncClient(http.url) as there:
+        run = await rt.start("payer", "pay", session="s")
+        with pytest.raises(RunWaiting):
+            await run.result()
+        revision = (await rt.get_session("s")).revision
+        for one in (rt, there):
+            with pytest.raises(RevisionConflict) as conflict:
+                await one.start("payer", "pay", session="s", expected_revision=70)
+            assert (conflict.value.session, conflict.value.expected, conflict.value.actual) == ("s", 70, revision)
+            with pytest.raises(SessionBusy) as busy:
+                await one.start("payer", "pay", session="s", if_busy="reject")
+            assert (busy.value.session, busy.value.run) == ("s", run.id)
+            with pytest.raises(QueueFull) as full:
+                await one.start("payer", "pay", session="s")
+            assert (full.value.session, full.value.limit) == ("s", 0)
 
 
 class Breaking(httpx.AsyncHTTPTransport):

@@ -50,7 +50,7 @@ _RETRY_AFTER: Mapping[str, int] = {
 
 class Problem(TypedDict):
     """``code`` is stable and has a page (``ondol explain CODE``); ``detail`` names the thing and the next move; ``fix``
-    is what to do in general. ``run``, ``expected``, ``actual`` and ``verdict`` are there where an error has them."""
+    is what to do in general. All others are there where an error has them."""
 
     type: str
     title: str
@@ -59,6 +59,8 @@ class Problem(TypedDict):
     detail: str
     fix: str
     run: NotRequired[str]
+    session: NotRequired[str]
+    limit: NotRequired[int]
     expected: NotRequired[int]
     actual: NotRequired[int]
     verdict: NotRequired[VerdictBody]
@@ -75,10 +77,14 @@ def problem(error: OndolError, status: int | None = None) -> JSONResponse:
     match error:
         case errors.ReplayUnsafe(verdict=verdict):
             body["verdict"] = verdict_body(verdict)
-        case errors.SessionBusy(run=run) | errors.InProgress(run=run):
+        case errors.InProgress(run=run):
             body["run"] = run
-        case errors.RevisionConflict(expected=expected, actual=actual):
-            body["expected"], body["actual"] = expected, actual
+        case errors.SessionBusy(session=session, run=run):
+            body["session"], body["run"] = session, run
+        case errors.QueueFull(session=session, limit=limit):
+            body["session"], body["limit"] = session, limit
+        case errors.RevisionConflict(session=session, expected=expected, actual=actual):
+            body["session"], body["expected"], body["actual"] = session, expected, actual
         case _:
             pass
     return problem_response(body)
@@ -127,7 +133,7 @@ def error_of(code: str, message: str, body: Mapping[str, Any]) -> OndolError:
     error = found.__new__(found)
     Exception.__init__(error, message)
     error.code = code
-    for name in ("run", "expected", "actual", "verdict", "session"):
+    for name in ("run", "session", "limit", "expected", "actual", "verdict"):
         if name in body:
             setattr(error, name, body[name])
     return error
