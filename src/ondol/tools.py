@@ -413,7 +413,14 @@ class Tool(Generic[P, R]):
 
     @functools.cached_property
     def spec(self) -> ToolSpec:
-        schema = self._arguments.model_json_schema(schema_generator=schemas.generator())
+        from pydantic import PydanticUserError
+
+        try:
+            schema = self._arguments.model_json_schema(schema_generator=schemas.generator())
+        except PydanticUserError as error:
+            raise InvalidInput(
+                f"tool {self.name!r}: a model cannot be told what its parameters take: {error.message}"
+            ) from error
         schema.pop("title", None)
         for described in schema.get("properties", {}).values():
             described.pop("title", None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+from collections.abc import AsyncIterator, Callable
 from datetime import date, timedelta
 from decimal import Decimal
 from typing import Annotated, Any, Literal
@@ -143,6 +144,15 @@ def test_a_parameter_that_would_be_kept_from_the_model_is_refused():
         exec(f"def f({name}: int = 1) -> int: return 1", made)
         with pytest.raises(InvalidInput, match=f"could not give parameter '{name}'"):
             tool(made["f"]).spec  # noqa: B018
+
+
+@pytest.mark.parametrize("kind", [Callable[[], None], AsyncIterator[int]])
+def test_a_parameter_that_no_schema_can_tell_is_refused_with_the_name_of_the_tool(kind):
+    def send(to): ...
+
+    send.__annotations__["to"] = kind
+    with pytest.raises(InvalidInput, match="tool 'send': a model cannot be told what its parameters take: Cannot"):
+        Agent("a", model="script:demo", tools=[send]).definition()
 
 
 @pytest.mark.filterwarnings("error")
