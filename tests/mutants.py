@@ -49,6 +49,13 @@ class Verdict(NamedTuple):
 
 MUTANTS = (
     Mutant(
+        "effects: that a repeat did nothing proves nothing of the attempts before it",
+        "effects.py",
+        "if not effect.is_write or (not_done and not is_repeat):",
+        "if not effect.is_write or not_done:",
+        ("tests/promise/test_effects.py::test_not_done_proves_nothing_of_the_attempts_before_it",),
+    ),
+    Mutant(
         "steer: who is resumed after it joined takes its host up",
         "transactions/accepting.py",
         '    if run.state == "joined":\n        (rows,) = yield',

@@ -182,9 +182,15 @@ def _lost(effect: Effect, rules: Rules | None, now: int) -> Verdict:
 
 
 def after_exception(effect: Effect, rules: Rules, *, not_done: bool, reason: str, now: int) -> Verdict:
-    """What an exception or a time-out of the attempt that just ended in this process means."""
-    if not_done or not effect.is_write:
+    """What an exception or a time-out of the attempt that just ended in this process means.
+
+    That nothing happened in it proves nothing of an idempotent call's attempts before it, whose outcomes were lost.
+    """
+    is_repeat = _stricter(effect, rules) == "idempotent" and effect.attempt - effect.granted > 1
+    if not effect.is_write or (not_done and not is_repeat):
         return Failed(reason)
+    if not_done:
+        reason = f"{reason}; nobody knows of the attempts before it"
     if _stricter(effect, rules) == "idempotent":
         return Run() if _may_repeat(effect, rules, now) else OutcomeUnknown(reason)
     return Check() if rules.has_check else OutcomeUnknown(reason)

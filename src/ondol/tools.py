@@ -599,7 +599,7 @@ def tool(function: Any = None, /, **declared: Any) -> Any:
     ``timeout`` bounds one attempt (60 s); of a tool of steps, what it computes itself.
     ``approve``: True, or a predicate over the arguments; a person decides first. ``approve_expires``: after that the
     answer is a refusal. ``check`` says after a crash whether a ``once`` call happened. ``not_done``: exceptions that
-    prove that nothing happened; ``raise NotDone(...)`` says the same.
+    prove that nothing happened in this attempt; ``raise NotDone(...)`` says the same.
     """
     if function is not None:
         return Tool(function, **declared)

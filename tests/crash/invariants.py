@@ -525,6 +525,8 @@ def effects_agree_with_ledger(store: Written, ledger: Sequence[EffectLine], chec
         elif effect.effect == "idempotent":
             assert effect.attempt <= effects.MAX_ATTEMPTS * (1 + granted), f"{effect.id}: {effect.attempt} attempts"
             assert happened[key] <= effect.attempt, f"{effect.id} happened more often than it was started"
+        if effect.state == "failed" and effect.effect in ("once", "idempotent") and not granted:
+            assert happened[key] == 0, f"{effect.id} failed, and happened: the model was told that it did not"
         touches_nothing = effect.effect == "steps" or effect.tool == READ_MORE.name
         if effect.state == "succeeded" and not touches_nothing and not by_word:
             assert happened[key] >= 1, f"{effect.id} succeeded, and did not happen"

@@ -263,6 +263,56 @@ async def test_an_idempotent_tool_is_repeated_only_inside_the_life_of_its_key(ho
         assert await rest(run) == "completed"
 
 
+@pytest.mark.parametrize("lost", ["raised", "crashed"])
+@pytest.mark.parametrize("comes_back", [True, False])
+async def test_not_done_proves_nothing_of_the_attempts_before_it(house: House, lost: str, comes_back: bool) -> None:
+    """The first one may have moved the money, and the next could not even connect."""
+    attempts = 0
+
+    @tool(effect="idempotent", not_done=(ConnectionRefusedError,))
+    async def pay(ctx: Context[House]) -> str:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 1:
+            await ctx.deps.act(ctx, "pay")
+            raise TimeoutError("no answer")
+        if attempts == 2 or not comes_back:
+            raise ConnectionRefusedError("nobody listens")
+        return "paid before"
+
+    agent = house.agent([call("pay")], "done", tools=[pay])
+    if lost == "crashed":
+        await house.dies(agent, at="pay.after")
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        if comes_back:
+            assert await rest(run) == "completed"
+            assert await states(run) == [("pay", "succeeded", 3)]
+        else:
+            assert await rest(run) == "waiting"
+            assert await states(run) == [("pay", "unknown", 3)]
+            (effect,) = await run.effects()
+            assert effect.reason == "ConnectionRefusedError: nobody listens; nobody knows of the attempts before it"
+            await (await the_ask(run, "unknown_effect")).happened("paid", by="lee")
+            assert await rest(run) == "completed"
+    assert house.count("pay") == 1
+
+
+async def test_not_done_is_the_end_of_a_call_of_which_a_person_said_that_it_did_not_happen(house: House) -> None:
+    @tool(effect="idempotent", key_ttl=timedelta(minutes=1))
+    async def pay(ctx: Context[House]) -> str:
+        raise NotDone("no such account")
+
+    agent = house.agent([call("pay")], "done", tools=[pay])
+    await house.dies(agent, at="started.after")
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert await rest(run) == "waiting"
+        await (await the_ask(run, "unknown_effect")).not_happened(by="lee")
+        assert await rest(run) == "completed"
+        assert await states(run) == [("pay", "failed", 2)]
+
+
 async def test_a_once_call_that_waits_for_a_deadline_is_held_if_a_sibling_becomes_unknown_meanwhile(
     house: House,
 ) -> None:

@@ -100,6 +100,18 @@ def test_not_done_means_failed_for_every_class(kind):
     assert ended == Failed("no")
 
 
+def test_not_done_in_a_repeat_says_nothing_of_the_attempts_before_it():
+    def after(kind, rules, **more):
+        of = effect(kind, "started", first_started=NOW, **more)
+        return effects.after_exception(of, rules, not_done=True, reason="no", now=NOW)
+
+    assert after("idempotent", TTL, attempt=2) == Run()
+    assert after("idempotent", TTL, attempt=3) == OutcomeUnknown("no; nobody knows of the attempts before it")
+    assert after("idempotent", TTL, attempt=2, granted=1) == Failed("no")  # a person knew
+    assert after("once", CHECKED, attempt=2) == Failed("no")  # check had looked
+    assert after("idempotent", Rules(effect="once", has_check=True), attempt=2) == Failed("no")
+
+
 def test_what_any_other_exception_means_depends_on_the_class():
     def after(kind, rules, **more):
         of = effect(kind, "started", attempt=1, first_started=NOW, **more)
