@@ -1,0 +1,50 @@
+"""A session is erased over HTTP at the revision that its ``ETag`` said, with its runs where that is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from door import Door, door
+
+from ondol import Agent, Runtime, tool
+from ondol.testing import ScriptedModel, call
+
+SESSION = "/v1/sessions/s"
+
+
+@pytest.fixture
+async def http(db: str) -> AsyncIterator[Door]:
+    @tool
+    async def letter(to: str) -> str:
+        return f"sent to {to}"
+
+    @tool(approve=True)
+    async def wire(to: str) -> str:
+        return f"wired to {to}"
+
+    model = ScriptedModel([[call("letter", to="kim")], [call("wire", to="kim")], "done"])
+    async with Runtime(db, agents=[Agent("a", model=model, tools=[letter, wire])]) as rt, door(rt) as opened:
+        answer = await opened.client.post(
+            "/v1/runs", json={"agent": "a", "input": "go", "session": "s"}, headers={"prefer": "wait=30"}
+        )
+        assert answer.json()["state"] == "waiting"
+        yield opened
+
+
+async def _delete(http: Door, etag: str | None, **query: str) -> tuple[int, str]:
+    headers = {} if etag is None else {"if-match": etag}
+    answer = await http.client.delete(SESSION, params=query, headers=headers)
+    return answer.status_code, answer.json()["code"] if answer.content else ""
+
+
+async def test_an_unfinished_run_is_cancelled_with_its_session_at_the_revision_that_was_seen(http: Door) -> None:
+    etag = (await http.client.get(SESSION)).headers["etag"]
+    (run,) = await http.app.runtime.runs(session="s")
+    assert await _delete(http, None, cancel="true") == (428, "precondition_required")
+    assert await _delete(http, etag) == (409, "session_busy")
+    assert await _delete(http, '"99"', cancel="true") == (412, "revision_conflict")
+    assert (await run.refresh()).status == "waiting", "what was refused has cancelled nothing"
+    assert await _delete(http, etag, cancel="true") == (204, "")
+    assert (await run.refresh()).status == "cancelled"
+    assert (await http.client.get(SESSION)).status_code == 404
