@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import json
@@ -658,10 +659,14 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _closure(function: Callable[..., Any]) -> dict[str, Any]:
-    try:
-        return dict(inspect.getclosurevars(inspect.unwrap(function)).nonlocals)
-    except TypeError:
-        return {}
+    """The variables around it that have a value by now: a tool may well name its runtime, which is made later."""
+    inner: Any = inspect.unwrap(function)
+    cells = zip(getattr(inner, "__code__", _closure.__code__).co_freevars, getattr(inner, "__closure__", None) or ())
+    known = {}
+    for name, cell in cells:
+        with contextlib.suppress(ValueError):
+            known[name] = cell.cell_contents
+    return known
 
 
 def _context_parameter(function: Callable[..., Any]) -> str | None:

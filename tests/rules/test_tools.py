@@ -261,3 +261,17 @@ def test_who_calls_a_tool_names_a_parameter_as_python_does_and_the_model_as_it_w
     for args, kwargs in [(("kim",), sent), ((), sent | {"from_": "kim"}), (("kim", "lee", "max"), {})]:
         with pytest.raises(InvalidInput, match="each once"):
             send.named(args, kwargs)
+
+
+def test_a_tool_may_name_what_is_made_after_it():
+    class Mail(BaseModel):
+        to: str
+
+    @tool
+    def send(mail: Mail) -> str:
+        return later + Mail.__name__
+
+    assert send.parse({"mail": {"to": "kim"}}) == {"mail": Mail(to="kim")}
+    assert Agent("a", model="script:demo", tools=[send]).definition()["tools"][0]["name"] == "send"
+    later = "a runtime, say, and a "
+    assert send(Mail(to="kim")) == "a runtime, say, and a Mail"
