@@ -661,9 +661,9 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 def _closure(function: Callable[..., Any]) -> dict[str, Any]:
     """The variables around it that have a value by now: a tool may well name its runtime, which is made later."""
     inner: Any = inspect.unwrap(function)
-    cells = zip(getattr(inner, "__code__", _closure.__code__).co_freevars, getattr(inner, "__closure__", None) or ())
+    names = inner.__code__.co_freevars if hasattr(inner, "__code__") else ()
     known = {}
-    for name, cell in cells:
+    for name, cell in zip(names, getattr(inner, "__closure__", None) or (), strict=True):
         with contextlib.suppress(ValueError):
             known[name] = cell.cell_contents
     return known
