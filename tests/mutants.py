@@ -193,6 +193,13 @@ MUTANTS = (
         ("tests/stores/test_postgres_admin.py",),
     ),
     Mutant(
+        "runtime: a tool does not wait for what waits for it",
+        "worker.py",
+        "!= (run.tenant, run.session):",
+        "!= (run.tenant, ''):",
+        ("tests/promise/test_queue.py::test_a_tool_that_waits_for_a_run_behind_its_own_is_told_at_once",),
+    ),
+    Mutant(
         "tools: one inside of a decorator is refused",
         "tools.py",
         "if (inner := _tool_inside(function)) is not None:",
@@ -667,8 +674,8 @@ MUTANTS = (
     Mutant(
         "dispatch: what was on its way as the process fell asleep is not sent late",
         "attempts.py",
-        "if is_late():\n            return Dropped()\n        result",
-        "result",
+        "if is_late():\n            return Dropped()\n        _CALLING",
+        "_CALLING",
         ("tests/promise/test_zombie.py",),
     ),
     Mutant(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeAlias
@@ -57,6 +58,16 @@ class Dropped:
 
 
 AttemptEnd: TypeAlias = Returned | Raised | Unwound | TimedOut | Stopped | Dropped
+
+
+#: The run whose tool this is, and the task of the call: a task that the tool has begun is not waited for by the tool.
+_CALLING: ContextVar[tuple[str, asyncio.Task[Any] | None] | None] = ContextVar("calling", default=None)
+
+
+def calling() -> str | None:
+    """The run whose ``async`` tool this is, where this is its own code."""
+    call = _CALLING.get()
+    return None if call is None or call[1] is not asyncio.current_task() else call[0]
 
 
 def returned(result: Any) -> Returned:
@@ -122,6 +133,7 @@ async def awaited(
     try:
         if is_late():
             return Dropped()
+        _CALLING.set((ctx.run_id, asyncio.current_task()) if ctx else None)
         result = tool.call(ctx, arguments)
         return _end(tool, await result if is_awaitable(result) else result)
     except asyncio.CancelledError:

@@ -566,6 +566,11 @@ class Runtime:
         if row.state in ("waiting", "parked", "failed"):
             row = await self._run_row(row.tenant, row.id)  # it may have moved on since it was read
         while row.state not in at_rest:
+            if row.state in ("queued", "running") and (before := engine.waits_for_caller(row)) is not None:
+                raise InvalidInput(
+                    f"run {row.id} goes on when run {before} does, and a tool of that waits for it here: start it in "
+                    "another session, or do not wait for it"
+                )
             watch = self._streams.watch(row.id)
             try:
                 if engine.is_working_on(row.id):

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from ondol import lifecycle, queries, transactions
+from ondol.attempts import calling
 from ondol.cancellation import InFlight, begin
 from ondol.clock import Clock, Jumps, Timer, micros, to_micros
 from ondol.deliveries import Deliveries
@@ -123,6 +124,14 @@ class EmbeddedEngine:
 
     def is_working_on(self, run: str) -> bool:
         return run in self._driven or run in self._pending or run in self._suspects
+
+    def waits_for_caller(self, run: RunRow) -> str | None:
+        """The run whose tool asks this, if that stands before the given one in its session, or is it."""
+        caller = calling()
+        drive = None if caller is None else self._drive(caller)
+        if drive is None or (drive.row.tenant, drive.row.session) != (run.tenant, run.session):
+            return None
+        return drive.row.id
 
     # --- what makes it look -------------------------------------------------------------------------------------
 

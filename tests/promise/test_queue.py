@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from kit import results
 
-from ondol import Run, SessionBusy
+from ondol import Context, Run, RunResult, SessionBusy, tool
 from ondol.testing import FaultPlan, barrier, call, error
-from promise.house import HELLO, House, kinds, rest, the_ask
+from promise.house import HELLO, HELLO_BACK, House, kinds, rest, the_ask
 
 LETTER, WIRE = call("letter", to="kim"), call("wire", to="kim")
 
@@ -263,3 +264,31 @@ async def test_a_session_is_not_deleted_while_nobody_knows_whether_an_effect_hap
         await (await the_ask(run, "unknown_effect")).happened(by="lee")
         await life.rt.delete_session("s", by="lee")
     house.checked = False  # the journal of a deleted session is gone
+
+
+async def test_a_tool_that_waits_for_a_run_behind_its_own_is_told_at_once(house: House) -> None:
+    """In its own session, or for its own run: neither would go on before its time is over."""
+    later: list[asyncio.Task[RunResult]] = []
+
+    @tool(effect="read")
+    async def hand_on(ctx: Context[House], session: str) -> str:
+        house.happened(ctx.idempotency_key, "hand_on")
+        if session == "later":  # the tool does not wait for it
+            later.append(asyncio.create_task(life.rt.run("a", HELLO, session="s")))
+            return "begun"
+        if session == "own":
+            await (await life.rt.get_run(ctx.run_id)).result()
+        return (await life.rt.run("a", HELLO, session=session)).text
+
+    calls = [call("hand_on", session=session) for session in ("s", "own", "other", "later")]
+    agent = house.agent(calls, "done", tools=[hand_on])
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s")
+        assert await rest(run) == "completed"
+        behind, own, other, begun = results(house.asked(run)[-1].messages)
+        for refused in (behind, own):
+            assert refused.error
+            assert f"goes on when run {run.id} does, and a tool of that waits for it here" in str(refused.response)
+        assert (other.response, begun.response) == (HELLO_BACK, "begun")
+        assert (await later[0]).text == HELLO_BACK
+        assert await statuses(*await life.rt.runs()) == ["completed"] * 4
