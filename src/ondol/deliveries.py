@@ -19,7 +19,7 @@ from ondol import messages, queries, transactions, values
 from ondol.cancellation import from_outside
 from ondol.clock import Clock, Timer, from_micros, micros
 from ondol.embedding import Embedding
-from ondol.errors import InvalidInput, StoreError
+from ondol.errors import InvalidInput, NotFound, StoreError
 from ondol.memory import Memory, checked_fact
 from ondol.records import RunRow
 from ondol.secret import logger, redact
@@ -126,7 +126,7 @@ class Deliveries:
                         said = "messages of the outbox wait, and this process has nobody to tell: %s"
                         log.warning(said, "'ondol outbox' lists them", extra={"run": run.id})
                         return
-        except StoreError as error:
+        except (StoreError, NotFound) as error:
             log.warning("%s", error)
 
     async def tell_due(self) -> int | None:
@@ -137,7 +137,13 @@ class Deliveries:
                 if message.due > self._now():
                     next_due.append(message.due)
                     break
-                await self._tell(tenant, message)
+                try:
+                    await self._tell(tenant, message)
+                except StoreError:
+                    raise  # of the store as a whole: it is tried again
+                except Exception:  # of this message alone: it waits for another process, and the others are told
+                    log.exception("outbox message %s cannot be told", message.id, extra={"run": message.run})
+                    self._others.add(message.id)
         return min(next_due, default=None)
 
     async def _pending(self, tenant: str) -> AsyncIterator[OutboxRow]:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import behind
 import pytest
 from kit import Mute, waits
 from rememberer import rememberer
@@ -139,6 +140,33 @@ async def test_a_message_that_cannot_be_told_is_tried_again_and_is_dead_at_last(
         with pytest.raises(NotFound):
             await rt.deliver_again("r_1/9")
         assert (await run.refresh()).status == "completed"
+
+
+@pytest.mark.both_stores
+@pytest.mark.parametrize("deliver", [True, False], ids=["deliver", "extract"])
+async def test_a_message_that_names_a_run_that_is_not_there_stands_in_nobodys_way(db: str, deliver: bool) -> None:
+    learned: list[str] = []
+
+    async def extract(said: Sequence[Message]) -> list[str]:
+        learned.append(said[0].text)
+        return []
+
+    async def never(message: OutboxMessage) -> None:
+        await asyncio.Event().wait()
+
+    friend, listener = rememberer(), Listener()
+    async with runtime(db, friend, deliver=never) as rt:
+        await rt.run(friend, "hello", user="kim")
+    behind.execute(db, "UPDATE outbox SET run = 'r_gone'")
+    learns = rememberer(memory=Memory(extract=extract))
+    async with runtime(db, friend if deliver else learns, deliver=listener if deliver else None) as rt:
+        run = await rt.start("friend", "and now?", user="kim")
+        await run.result()
+        told = [m for m in await settled(rt, "delivered") if m.run == run.id]
+        assert [m.kind for m in told] == ["run.completed"]
+        assert [m.run for m in listener.heard] == ([run.id] if deliver else [])
+        assert learned == ([] if deliver else ["and now?"])
+        assert [m.run for m in await rt.outbox(state="pending")] == ["r_gone"]
 
 
 @pytest.mark.parametrize(
