@@ -13,8 +13,7 @@ import behind
 import pytest
 from kit import asked
 
-from ondol import Agent, ContextPolicy, ModelRequest, Runtime, messages, tool
-from ondol.journal import message_checksum
+from ondol import Agent, ContextPolicy, ModelRequest, Runtime, checksums, messages, tool
 from ondol.providers.script import Reply
 from ondol.stores import open_store
 from ondol.testing import FaultPlan, FaultyStore, ScriptedModel, call
@@ -160,7 +159,7 @@ def talked_before(db: str, session: str, count: int) -> None:
         id = f"r_{session}_{turn}"
         runs.append({**run, "id": id, "operation_id": id, "base": places * turn, "place": turn})
         for m in said:
-            total = message_checksum(id, m["ordinal"], messages.unpack(bytes(m["body"])))
+            total = checksums.of_message(id, m["ordinal"], messages.unpack(bytes(m["body"])))
             bodies.append({**m, "run": id, "sum": total})
     for table, rows in (("runs", runs), ("messages", bodies)):
         behind.insert(db, table, [{name: row[name] for name in row if name != "n"} for row in rows])
