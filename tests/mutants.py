@@ -307,6 +307,13 @@ MUTANTS = (
         ("tests/stores/test_sqlite_damage.py",),
     ),
     Mutant(
+        "eager: what has to begin later is no task of the application's kind",
+        "cancellation.py",
+        "    return asyncio.Task(work, loop=asyncio.get_running_loop(), context=context)",
+        "    return asyncio.create_task(work, context=context)",
+        ("tests/promise/test_gaps.py::test_an_application_may_make_its_tasks_eager",),
+    ),
+    Mutant(
         "erased: a turn is made findable before it is erased, or not at all",
         "transactions/indexing.py",
         """yield [("space.take", space.key | {"docs": 0}) for space in spaces]""",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import logging
 import os
-import sys
 import tempfile
 import threading
 from collections.abc import Callable
@@ -440,16 +440,27 @@ async def test_from_another_event_loop_a_runtime_is_refused_before_anything_is_w
         assert (await calling).text == HELLO_BACK
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="before Python 3.12 no task is eager")
 async def test_an_application_may_make_its_tasks_eager(house: House) -> None:
+    """What begins later than it is made is no task of the application's kind, which is eager from Python 3.12 on."""
+    kinds: list[str] = []
+    as_usual = functools.partial(asyncio.Task, loop=asyncio.get_running_loop())
+
+    def made(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
+        kinds.append(work.__qualname__)
+        eager = getattr(asyncio, "eager_task_factory", None)
+        return eager(loop, work, **options) if eager else as_usual(work, **options)  # type: ignore[no-any-return]
+
     @tool(effect="steps")
     async def both(ctx: Context[Any]) -> str:
         return " and ".join([await ctx.call(refund, order="1"), await ctx.call(letter, to="kim")])
 
     agent = house.agent([LOOK, call("both")], [LETTER], "done", tools=[look, both, letter])
-    asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined,unused-ignore]
+    asyncio.get_running_loop().set_task_factory(made)
     async with house.life(agent) as life:
         runs = [await life.rt.start(agent, "go", session="s") for _ in range(2)]  # one as it is accepted, one queued
         for run in runs:
             assert await rest(run) == "completed"
             assert [e.state for e in await run.effects()] == ["succeeded"] * 5
+    assert kinds
+    late = ("_claim_and_drive", "awaited", "Body.start.<locals>.run")
+    assert [kind for kind in kinds if kind.endswith(late)] == []
