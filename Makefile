@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# A third of the time a test waits for a disk, a process or a browser.
+WORKERS := $(shell expr $$(nproc 2>/dev/null || echo 2) \* 3 / 2)
 # The tests start hundreds of processes. Where the environment forbids Python to keep what it compiled, each compiles all.
 export PYTHONDONTWRITEBYTECODE =
 
@@ -31,11 +33,11 @@ lint-imports pyright mypy:
 test: lint
 	@command -v chromium >/dev/null || (apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium) >/dev/null 2>&1 || true
 	@command -v systemd-analyze >/dev/null || (apt-get update -qq && apt-get install -y -qq --no-install-recommends systemd) >/dev/null 2>&1 || true
-	$(BIN)/pytest --numprocesses=auto --dist=worksteal
+	$(BIN)/pytest --numprocesses=$(WORKERS) --dist=worksteal
 
 # Everything that has a store, on PostgreSQL: longer than `make test`, which runs a part of it there.
 test-postgres: $(STAMP)
-	$(BIN)/pytest --store=postgresql tests/promise tests/cases tests/stores --numprocesses=auto --dist=worksteal
+	$(BIN)/pytest --store=postgresql tests/promise tests/cases tests/stores --numprocesses=$(WORKERS) --dist=worksteal
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/bench.py

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import weakref
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -61,13 +62,13 @@ AttemptEnd: TypeAlias = Returned | Raised | Unwound | TimedOut | Stopped | Dropp
 
 
 #: The run whose tool this is, and the task of the call: a task that the tool has begun is not waited for by the tool.
-_CALLING: ContextVar[tuple[str, asyncio.Task[Any] | None] | None] = ContextVar("calling", default=None)
+_CALLING: ContextVar[tuple[str, weakref.ref[asyncio.Task[Any]]] | None] = ContextVar("calling", default=None)
 
 
 def calling() -> str | None:
     """The run whose ``async`` tool this is, where this is its own code."""
     call = _CALLING.get()
-    return None if call is None or call[1] is not asyncio.current_task() else call[0]
+    return None if call is None or call[1]() is not asyncio.current_task() else call[0]
 
 
 def returned(result: Any) -> Returned:
@@ -133,7 +134,8 @@ async def awaited(
     try:
         if is_late():
             return Dropped()
-        _CALLING.set((ctx.run_id, asyncio.current_task()) if ctx else None)
+        task = asyncio.current_task()
+        _CALLING.set((ctx.run_id, weakref.ref(task)) if ctx and task else None)
         result = tool.call(ctx, arguments)
         return _end(tool, await result if is_awaitable(result) else result)
     except asyncio.CancelledError:
