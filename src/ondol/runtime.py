@@ -216,7 +216,7 @@ class Runtime:
             raise NotOpen("this runtime is open already: one at a time, or make another Runtime")
         try:
             await self._open()
-        except BaseException:
+        except BaseException:  # whatever it is, it travels on, and the runtime can be opened again
             self._opened.release()
             raise
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, ParamSpec, TypeVar
 
 import psycopg
@@ -49,12 +49,8 @@ async def test_a_session_that_is_made_by_another_process_meanwhile_is_locked_all
     monkeypatch.setattr(postgres_writer, "_GROUP_PATIENCE", 10.0)
     looking = Paused("session.get")
 
-    async with AsyncExitStack() as stack:
-        stores = [PostgresStore(f"{url}?application_name={name}") for name in ("first", "second", "third")]
-        for store in stores:
-            await store.open(lambda: None)
-            stack.push_async_callback(store.close)
-        one, two, three = stores
+    named = [f"{url}?application_name={name}" for name in ("first", "second", "third")]
+    async with opened(*named) as (one, two, three):
         with psycopg.connect(url, autocommit=True) as gate:
             gate.execute(f"SELECT pg_advisory_lock({STARTED})".encode())
             first = asyncio.create_task(one.write(looking.tx(accept), new("first"), 1))
@@ -127,12 +123,7 @@ async def test_what_fails_on_a_turn_while_another_process_erases_it_is_not_kept(
         await other.open(lambda: None)
         try:
             with psycopg.connect(url, autocommit=True) as gate:
-                deleting = asyncio.create_task(
-                    other.write(
-                        erasing.tx(delete_session), "default", "s", 1, expected_revision=None, by="lee", door="python",
-                        with_unknown=False,
-                    )
-                )  # fmt: skip
+                deleting = asyncio.create_task(erase(other, erasing.tx(delete_session)))
                 await asyncio.to_thread(erasing.reached.wait)
                 may_fail.set()
                 await waiting(gate, 1)
@@ -159,18 +150,9 @@ async def test_what_a_tool_says_late_while_another_process_erases_its_turn_is_no
         url, agents=[agent := Agent("a", model=ScriptedModel([call("letter"), "ok"]), tools=[letter])]
     ) as rt:
         ran = await rt.run(agent, "hi", session="s")
-    one, two = PostgresStore(url), PostgresStore(url)
-    async with AsyncExitStack() as stack:
-        for store in (one, two):
-            await store.open(lambda: None)
-            stack.push_async_callback(store.close)
+    async with opened(url, url) as (one, two):
         with psycopg.connect(url, autocommit=True) as gate:
-            deleting = asyncio.create_task(
-                one.write(
-                    erasing.tx(delete_session), "default", "s", 1, expected_revision=None, by="lee", door="python",
-                    with_unknown=False,
-                )
-            )  # fmt: skip
+            deleting = asyncio.create_task(erase(one, erasing.tx(delete_session)))
             await asyncio.to_thread(erasing.reached.wait)
             late = asyncio.create_task(two.write(late_outcome, "default", ran.run_id, 0, "its words"))
             await waiting(gate, 1)
@@ -186,33 +168,34 @@ async def test_a_turn_that_one_process_makes_findable_while_another_erases_it_is
     url, indexing = new_database(), Paused("message.of_run")
     async with Runtime(url, agents=[agent := Agent("a", model=ScriptedModel(["ok"]))]) as rt:
         await rt.run(agent, "pelican", session="s", user="kim")
-    one, two = PostgresStore(url), PostgresStore(url)
-    async with AsyncExitStack() as stack:
-        for store in (one, two):
-            await store.open(lambda: None)
-            stack.push_async_callback(store.close)
+    async with opened(url, url) as (one, two):
         with psycopg.connect(url, autocommit=True) as gate:
             found = asyncio.create_task(
                 one.write(indexing.tx(index_history), history_space("default", "user", "kim", ""))
             )
             await asyncio.to_thread(indexing.reached.wait)
-            deleting = asyncio.create_task(
-                two.write(
-                    delete_session,
-                    "default",
-                    "s",
-                    1,
-                    expected_revision=None,
-                    by="lee",
-                    door="python",
-                    with_unknown=False,
-                )
-            )
+            deleting = asyncio.create_task(erase(two, delete_session))
             await waiting(gate, 1, deleting)
             indexing.go_on.set()
             await asyncio.gather(found, deleting)
             assert gate.execute("SELECT term FROM ondol.postings").fetchall() == []
             assert gate.execute("SELECT docs FROM ondol.search_spaces WHERE docs <> 0").fetchall() == []
+
+
+def erase(store: PostgresStore, tx: Callable[..., Tx[Any]]) -> Coroutine[Any, Any, Any]:
+    """Delete session ``s``."""
+    return store.write(tx, "default", "s", 1, expected_revision=None, by="lee", door="python", with_unknown=False)
+
+
+@asynccontextmanager
+async def opened(*urls: str) -> AsyncIterator[list[PostgresStore]]:
+    """Stores as several processes have them."""
+    async with AsyncExitStack() as stack:
+        stores = [PostgresStore(url) for url in urls]
+        for store in stores:
+            await store.open(lambda: None)
+            stack.push_async_callback(store.close)
+        yield stores
 
 
 class Paused:
