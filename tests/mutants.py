@@ -175,7 +175,7 @@ MUTANTS = (
         "runtime: it is open once",
         "runtime.py",
         "if not self._opened.acquire(blocking=False):",
-        "if not self._opened.acquire(blocking=False) and False:",
+        "if self._engine is not None:",
         ("tests/promise/test_gaps.py::test_a_runtime_is_open_once_however_many_open_it_at_the_same_moment",),
     ),
     Mutant(
