@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import AsyncIterator, Callable
 
 import pytest
+from kit import WatchedClock
 
 from ondol import Agent, OutboxMessage, Runtime
 from ondol.testing import ManualClock, ScriptedModel
@@ -41,26 +43,35 @@ def runtime(url: str, telling: Telling, clock: ManualClock) -> Runtime:
     return Runtime(url, agents=[Agent("a", model=ScriptedModel(lambda _: "ok"))], deliver=telling, clock=clock)
 
 
+@contextlib.asynccontextmanager
+async def another_driver(url: str) -> AsyncIterator[None]:
+    """A process that tells nothing: whoever tells beside it is not the only one, and takes what it tells."""
+    async with Runtime(url, agents=[Agent("b", model=ScriptedModel(lambda _: "ok"))]) as another:
+        await another.run("b", "hello")  # once it drives
+        yield
+
+
 async def test_what_one_process_tells_another_does_not_tell_beside_it(
     new_database: Callable[[], str], clock: ManualClock
 ) -> None:
     url, slow, quick = new_database(), Telling(), Telling()
     quick.began.set()
-    async with runtime(url, slow, clock) as one, runtime(url, quick, clock) as two:
+    watched = WatchedClock()
+    async with another_driver(url), runtime(url, slow, watched) as one:
         first = await one.run("a", "hello")
         await slow.began.wait()
-        seen = (await one.outbox(state="pending"))[0].due
-        for minute in range(1, 4):  # it says that it is at it, three times a minute
-            for _ in range(3):
-                clock.advance(seconds=20)
-                while (now := (await one.outbox(state="pending"))[0].due) == seen:
-                    pass
-                seen = now
-            said = await two.run("a", f"are you there, {minute}?")
-            assert (await quick.hears(minute))[-1] == said.run_id
-        slow.done.set()
-        while await one.outbox(state="pending"):
-            pass
+        await watched.asked(20)
+        async with runtime(url, quick, clock) as two:
+            for minute in range(1, 4):
+                for _ in range(3):  # it says that it is at it, three times a minute
+                    watched.advance(seconds=20)
+                    await watched.asked(20)
+                    clock.advance(seconds=20)
+                said = await two.run("a", f"are you there, {minute}?")
+                assert (await quick.hears(minute))[-1] == said.run_id
+            slow.done.set()
+            while await one.outbox(state="pending"):
+                pass
     assert slow.heard == [first.run_id]
     assert first.run_id not in quick.heard
 
@@ -70,13 +81,14 @@ async def test_what_a_process_did_not_tell_to_its_end_another_tells_a_minute_lat
 ) -> None:
     url, slow, quick = new_database(), Telling(), Telling()
     quick.began.set()
-    async with runtime(url, quick, clock) as two:
+    async with another_driver(url):
         async with runtime(url, slow, clock) as one:
             first = await one.run("a", "hello")
             await slow.began.wait()
-        await two.run("a", "are you there?")
-        assert first.run_id not in await quick.hears(1)
-        clock.advance(seconds=60)
-        assert (await quick.hears(2))[1] == first.run_id
-        while await two.outbox(state="pending"):
-            pass
+        async with runtime(url, quick, clock) as two:
+            await two.run("a", "are you there?")
+            assert first.run_id not in await quick.hears(1)
+            clock.advance(seconds=60)
+            assert (await quick.hears(2))[1] == first.run_id
+            while await two.outbox(state="pending"):
+                pass
