@@ -988,6 +988,24 @@ MUTANTS = (
         ("tests/providers/test_contract.py::test_an_answer_without_its_end_is_none",),
     ),
     Mutant(
+        "models: an answer whose end the server calls none is none",
+        "providers/pydantic_ai.py",
+        "            case None if reason.lower() in _BROKE_OFF:\n",
+        "            case None if False:\n",
+        ("tests/providers/test_openai_chat.py::test_an_end_that_the_server_calls_none_is_no_answer",),
+    ),
+    Mutant(
+        "window: a number in the name of a model or of a request is no window",
+        "sizes.py",
+        r"""_NUMBER = r"(?<![\w@#-])(?<!\d[.:])(\d[\d,]{2,}\d)(?!\w|[-.:]\d)"
+""",
+        r"""_NUMBER = r"(\d[\d,]{2,}\d)"
+""",
+        (
+            "tests/cases/test_c10_long_history.py::test_c10_how_much_fits_is_taken_from_what_the_provider_says_or_guessed_with_care",
+        ),
+    ),
+    Mutant(
         "models: the client never asks again by itself",
         "providers/anthropic.py",
         "max_retries=0,",

@@ -49,16 +49,36 @@ def tokens(weight: int) -> int:
     return -(-weight // PER_TOKEN)
 
 
-_TOKENS_SAID = re.compile(r"\d[\d,]{3,}")  # in an error: the window, and mostly what was sent
+#: A number of tokens, in an error. What hangs on to letters or dashes is part of a name, a date or the id of a request.
+_NUMBER = r"(?<![\w@#-])(?<!\d[.:])(\d[\d,]{2,}\d)(?!\w|[-.:]\d)"
+_TOKENS_SAID = re.compile(_NUMBER)
+_MOST_TOKENS = 100_000_000  # no window is larger
+#: How a window is named, the surest way first.
+_WINDOW_SAID = tuple(
+    re.compile(words, re.IGNORECASE)
+    for words in (
+        r"(?:>|<)=?\s*" + _NUMBER,
+        _NUMBER + r"[- ](?:tokens? )?(?:maximum|context)",
+        r"(?:maximum|max|limit|allowed|up to|exceed|less than|while)\b\D{0,40}?" + _NUMBER,
+    )
+)
+
+
+def _tokens_said(pattern: re.Pattern[str], said: str) -> list[int]:
+    found = (int(digits.replace(",", "")) for digits in pattern.findall(said))
+    return [n for n in found if n <= _MOST_TOKENS]
 
 
 def fits_after(said: str, sent: int) -> int:
     """Estimated tokens that may be sent once ``sent`` were too many, from what the provider said about it.
 
-    With room for the answer. A provider that names no numbers leaves only a careful guess: a second error would cost
-    more than a shorter history.
+    With room for the answer. A provider that does not say its window and what it counted leaves only a careful guess:
+    a second error would cost more than a shorter history.
     """
-    named = sorted({int(n.replace(",", "")) for n in _TOKENS_SAID.findall(said)})
-    if len(named) < 2:
-        return sent // 4
-    return min(sent * named[0] // named[-1], sent) * 4 // 5
+    named = set(_tokens_said(_TOKENS_SAID, said))
+    window = next((found[0] for p in _WINDOW_SAID if (found := _tokens_said(p, said))), min(named, default=0))
+    others = named - {window}
+    counted = max(others, default=0)
+    if counted <= window:  # parts of the request: what it holds, and the answer that it leaves room for
+        counted = sum(others)
+    return sent * window // counted * 4 // 5 if counted > window else sent // 4

@@ -44,7 +44,7 @@ from ondol.messages import (
     tool_result,
     user,
 )
-from ondol.model import Answer, Delta, ModelOutput, ModelRequest, ToolSpec
+from ondol.model import Answer, Delta, ModelOutput, ModelRequest, ToolSpec, why_no_answer
 from ondol.providers.openai import openai_chat
 from ondol.providers.pydantic_ai import PydanticAIModel
 
@@ -179,6 +179,16 @@ async def test_any_other_finish_reason_is_told_as_it_is(
     assert cut_off.parts == (Text("half an"), ToolCall("c1", "pay", '{"amount": 1'))
 
 
+@pytest.mark.parametrize("finish", ["abort", "error", "Cancelled"])
+async def test_an_end_that_the_server_calls_none_is_no_answer(
+    server: LoopbackServer, model: PydanticAIModel, finish: str
+) -> None:
+    """Neither is half a text the reply, nor is a call made that may be one of several."""
+    server.will(streams({"content": "half"}, calling(call(0, "c1", "pay", '{"amount": 1}')), finish=finish))
+    error = await failure(model)
+    assert (error.kind, error.input_tokens, error.output_tokens) == ("server", 11, 7)
+
+
 @pytest.mark.parametrize("deltas", [[{"content": "half"}], [calling(call(0, "c1", "pay", '{"amount": 1}'))], []])
 async def test_a_stream_that_ends_without_a_finish_reason_is_no_answer(
     server: LoopbackServer, model: PydanticAIModel, deltas: list[dict[str, Any]]
@@ -201,6 +211,15 @@ async def test_tokens_are_none_where_the_provider_did_not_say(server: LoopbackSe
     for _ in range(2):
         given = await answer(model)
         assert (given.input_tokens, given.output_tokens) == (None, None)
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer")
+async def test_tokens_may_be_written_with_a_point(server: LoopbackServer, model: PydanticAIModel) -> None:
+    details = {"cached_tokens": 10.0}
+    server.will(says("hm", usage={"prompt_tokens": 11.0, "completion_tokens": 7.0, "prompt_tokens_details": details}))
+    given = await answer(model)
+    assert (given.input_tokens, given.output_tokens, given.cache_read_tokens) == (11, 7, 10)
+    assert why_no_answer(given) is None
 
 
 async def test_running_totals_of_tokens_are_not_added_up(server: LoopbackServer, model: PydanticAIModel) -> None:
@@ -267,8 +286,16 @@ async def test_unreadable_arguments_are_kept_word_for_word(server: LoopbackServe
 async def test_a_call_with_no_arguments_at_all_has_an_empty_object(
     server: LoopbackServer, model: PydanticAIModel
 ) -> None:
-    server.will(streams(calling(call(0, "c1", "now", ""), call(1, "c2", "today"))))
-    assert (await answer(model)).parts == (ToolCall("c1", "now", {}), ToolCall("c2", "today", {}))
+    server.will(streams(calling(call(0, "c1", "now", ""), call(1, "c2", "today"), call(2, "c3", "here", "null"))))
+    assert (await answer(model)).parts == tuple(
+        ToolCall(id, name, {}) for id, name in (("c1", "now"), ("c2", "today"), ("c3", "here"))
+    )
+
+
+async def test_arguments_may_come_as_an_object(server: LoopbackServer, model: PydanticAIModel) -> None:
+    spelled_out = {"index": 0, "id": "c1", "function": {"name": "look", "arguments": {"q": "가"}}}
+    server.will(streams(calling(spelled_out)))
+    assert (await answer(model)).parts == (ToolCall("c1", "look", {"q": "가"}),)
 
 
 # What is sent
@@ -419,6 +446,9 @@ LOOK, MAIL = '{"q": "a"}', '{"to": "kim"}'
         [[call(0, "c1", "look", LOOK)], [call(0, "", "", "")], [call(1, "c2", "mail", MAIL)]],
         [[call(7, "c1", "look", LOOK)], [call(3, "c2", "mail", MAIL)]],
         [[call(0, None, "look", LOOK)], [call(0, None, "mail", MAIL)]],
+        [[call(0, "c1", "look", '{"q"')], [call(0, "x", None, ': "a"}')], [call(0, "c2", "mail", MAIL)]],
+        [[call(0, "c1", "look", '{"q"')], [call(0, "x", "look", ': "a"}')], [call(0, "c2", "mail", MAIL)]],
+        [[{k: v for k, v in call(0, "c1", "look", LOOK).items() if k != "index"}], [call(1, "c2", "mail", MAIL)]],
     ],
 )
 async def test_each_call_is_one_however_a_server_numbers_its_pieces(
@@ -427,9 +457,48 @@ async def test_each_call_is_one_however_a_server_numbers_its_pieces(
     server.will(streams(*(calling(*p) for p in pieces), finish="tool_calls"))
     *_, answer = await outputs(model)
     assert isinstance(answer, Answer)
-    assert [(p.name, p.arguments) for p in answer.parts if isinstance(p, ToolCall)] == [
-        ("look", {"q": "a"}), ("mail", {"to": "kim"}),
-    ]  # fmt: skip
+    calls = [p for p in answer.parts if isinstance(p, ToolCall)]
+    assert [(p.name, p.arguments) for p in calls] == [("look", {"q": "a"}), ("mail", {"to": "kim"})]
+    assert "x" not in [p.id for p in calls]
+
+
+async def test_two_calls_without_arguments_are_two(server: LoopbackServer, model: PydanticAIModel) -> None:
+    server.will(streams(calling(call(0, "c1", "now", "")), calling(call(0, "c2", "now", "")), finish="tool_calls"))
+    assert (await answer(model)).parts == (ToolCall("c1", "now", {}), ToolCall("c2", "now", {}))
+
+
+async def test_what_only_keeps_the_line_open_is_no_piece(server: LoopbackServer, model: PydanticAIModel) -> None:
+    async def keeps_alive(exchange: Exchange) -> None:
+        await exchange.open_stream()
+        await exchange.send_raw("\ufeffretry: 3000\n\n")
+        await exchange.send_raw("id: 1\n")
+        await send_chunk(exchange, {"content": "whole"})
+        for nothing in ("event: ping\n\n", "data:\n\n", ": still here\n\n", "event: ping\ndata: \n\n"):
+            await exchange.send_raw(nothing)
+        await send_chunk(exchange, {}, "stop")
+        await close_stream(exchange)
+
+    server.will(keeps_alive)
+    assert (await answer(model)).parts == (Text("whole"),)
+
+
+async def test_a_character_that_comes_in_two_halves_is_one(server: LoopbackServer, model: PydanticAIModel) -> None:
+    """As servers send it that count in UTF-16."""
+    arguments = ('{"q": "\ud83d', '\ude00"}')
+    server.will(
+        streams(
+            *({"reasoning_content": half} for half in ("\ud83d", "\ude00 hm")),
+            *({"content": half} for half in ("a\ud83d", "\ude00b", "\ud83d")),
+            *(calling(call(0, "c1", "look", piece)) for piece in arguments),
+        )
+    )
+    *deltas, last = await outputs(model)
+    assert deltas == [Delta("😀 hm", "reasoning"), Delta("a"), Delta("😀b")]
+    assert isinstance(last, Answer)
+    reasoning, text, look = last.parts
+    assert isinstance(reasoning, Reasoning)
+    assert reasoning.text == "😀 hm"
+    assert (text, look) == (Text("a😀b\ud83d"), ToolCall("c1", "look", {"q": "😀"}))
 
 
 # How it fails
@@ -449,6 +518,13 @@ OVERFLOWS = [
     (400, "prompt token count of 130000 exceeds the limit of 128000"),
     (400, "Input tokens exceed the configured limit of 272000 tokens. Your messages resulted in 300000 tokens."),
     (429, "Request too large for gpt-4o on tokens per min (TPM): Limit 30000, Requested 45000."),
+    (422, "Input validation error: `inputs` must have less than 4096 tokens. Given: 5000"),
+    (400, "The decoder prompt (length 5000) is longer than the maximum model length of 4096."),
+    (400, "max_tokens must be at least 1, got -5."),
+    (400, "Max length reached!"),
+    (400, "context shift is disabled"),
+    (500, "Context size has been exceeded."),
+    (500, "prompt too long; exceeded max context length by 5 tokens"),
 ]
 
 
@@ -458,6 +534,9 @@ OVERFLOWS = [
         (rate_limited(), "rate_limited"),
         (insufficient_quota(), "quota"),
         (fails(402), "quota"),
+        (fails(400, "Your credit balance is too low to access the API."), "quota"),
+        (fails(401, "Insufficient balance"), "quota"),
+        (fails(429, "Insufficient balance or no resource package. Please recharge.", code="1113"), "quota"),
         (fails(400, "too long", code="context_length_exceeded"), "context_overflow"),
         (fails(400, "This model's maximum context length is 8192 tokens."), "context_overflow"),
         (fails(400, "the request exceeds the available context size", code=400), "context_overflow"),
@@ -466,6 +545,9 @@ OVERFLOWS = [
         (fails(400, "blocked", code="content_filter"), "content_filter"),
         (fails(400, "bad tool name"), "rejected"),
         (fails(404, "no such model", code="model_not_found"), "unavailable"),
+        (fails(400, "Model Not Exist"), "unavailable"),
+        (fails(400, "The model `mixtral` has been decommissioned"), "unavailable"),
+        (fails(500, "the context size could not be read"), "server"),
         (fails(422), "rejected"),
         (fails(401), "auth"),
         (fails(403), "auth"),
@@ -499,6 +581,7 @@ async def test_a_failure_has_its_kind_and_is_never_retried_unseen(
         ({"message": "full", "code": "server_is_overloaded"}, "overloaded"),
         ({"message": "upstream", "code": 502}, "server"),
         ({"message": "it broke"}, "server"),
+        ({"message": "Context size has been exceeded."}, "context_overflow"),
     ],
 )
 async def test_an_error_told_inside_the_stream_has_its_kind(

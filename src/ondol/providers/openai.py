@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,7 @@ class _Call:
 
 class _Pieces:
     """Which call a piece of a stream belongs to. The number that it has should say so; some servers give all calls the
-    same one, and some say the name of a call with each of its pieces."""
+    same one, and some say the name of a call, or another id, with each of its pieces."""
 
     def __init__(self) -> None:
         self._calls: dict[int, _Call] = {}  # the latest one with each number that a server gave
@@ -42,6 +43,8 @@ class _Pieces:
 
     def put_right(self, piece: Any) -> None:
         """``piece`` is a ``ChoiceDeltaToolCall``."""
+        if piece.function is not None and isinstance(piece.function.arguments, dict):
+            piece.function.arguments = json.dumps(piece.function.arguments)
         if piece.index is None or piece.function is None:
             return
         id, name = piece.id or "", piece.function.name or ""
@@ -50,15 +53,17 @@ class _Pieces:
             call = self._calls[piece.index] = _Call(next(self._numbers), id, name)
         elif name == call.name:
             piece.function.name = None
-        call.id = call.id or id
+        call.id = piece.id = call.id or id
         call.arguments += piece.function.arguments or ""
         piece.index = call.number
 
     @staticmethod
     def _begins(call: _Call, id: str, name: str) -> bool:
-        if id and call.id:
-            return id != call.id
-        return bool(name) and isinstance(parse_arguments(call.arguments), dict)
+        if not name or (id and id == call.id):
+            return False
+        if id and call.id and (name != call.name or not call.arguments):
+            return True
+        return isinstance(parse_arguments(call.arguments), dict)
 
 
 def openai_chat(model_name: str, *, timeout: float = SILENCE_SECONDS, stream: bool = True) -> PydanticAIModel:
@@ -142,8 +147,18 @@ def _access() -> Access:
 
 def _client(access: Access, timeout: float) -> AsyncOpenAI:
     from openai import AsyncOpenAI, Timeout
+    from openai._streaming import SSEDecoder
 
-    return AsyncOpenAI(
+    class Decoder(SSEDecoder):
+        def decode(self, line: str) -> Any:
+            event = super().decode(line.removeprefix("\ufeff"))
+            return event if event is not None and event.data else None  # without any it only keeps the line open
+
+    class Client(AsyncOpenAI):
+        def _make_sse_decoder(self) -> SSEDecoder:
+            return Decoder()
+
+    return Client(
         api_key=access.key or NO_KEY,
         base_url=access.base_url,  # given, so that a later environment changes nothing
         max_retries=0,  # the client's own retries would bill again, unseen

@@ -23,6 +23,8 @@ if TYPE_CHECKING:  # pydantic-ai takes about a second to import, and is an extra
     from pydantic_ai.models import StreamedResponse
     from pydantic_ai.usage import RequestUsage
 
+_BROKE_OFF = ("abort", "aborted", "cancelled", "canceled", "error", "failed")  # what servers call an end that is none
+
 Opened: TypeAlias = "tuple[WireModel[Any], Callable[[], Awaitable[None]]]"
 """A model with live connections, and how to close them."""
 
@@ -81,13 +83,13 @@ class PydanticAIModel:
                 async with asyncio.timeout(self._timeout):
                     asking = model_request_stream(model, messages, model_request_parameters=parameters)
                     response = await stack.enter_async_context(asking)
-                events = aiter(response)
+                events, pieces = aiter(response), wire.Pieces()
                 while True:
                     async with asyncio.timeout(self._timeout):
                         event = await anext(events, None)
                     if event is None:
                         break
-                    if delta := wire.delta(event):
+                    if delta := pieces.of(event):
                         yield delta
                 answer = self._answer(response.get())
             yield answer
@@ -136,6 +138,8 @@ class PydanticAIModel:
                 stop = "tool_calls" if any(isinstance(part, ToolCall) for part in parts) else "stop"
             case "length" | "content_filter" as known:
                 stop = known
+            case None if reason.lower() in _BROKE_OFF:
+                raise ModelError("server", f"{self._name} broke off ({reason})", **used)
             case None:
                 stop = reason
         return Answer(parts=parts, stop=stop, model=response.model_name or "", **used, **_parts(response.usage))
@@ -161,7 +165,7 @@ def _used(usage: RequestUsage) -> _Used:
     """The tokens of an answer, as far as the provider said so."""
     if not _is_counted(usage):
         return {"input_tokens": None, "output_tokens": None}
-    return {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
+    return {"input_tokens": int(usage.input_tokens), "output_tokens": int(usage.output_tokens)}  # some say 11.0
 
 
 def _begun(response: StreamedResponse | ModelResponse | None) -> _Used:
@@ -173,7 +177,7 @@ def _parts(usage: RequestUsage) -> _Parts:
     """A zero counts only where the provider said that it is one."""
 
     def part(tokens: int, name: str) -> int | None:
-        return tokens if _is_counted(usage) and (tokens or name in usage.details) else None
+        return int(tokens) if _is_counted(usage) and (tokens or name in usage.details) else None
 
     return {
         "cache_read_tokens": part(usage.cache_read_tokens, "cache_read_input_tokens"),

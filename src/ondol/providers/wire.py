@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
@@ -185,14 +186,15 @@ def from_wire(part: wire.ModelResponsePart, origin: Mapping[str, str]) -> Part |
 
     match part:
         case wire.TextPart(content=text) if text:
-            return Text(text, _private(part, origin))
+            return Text(_whole(text), _private(part, origin))
         case wire.ThinkingPart(content=text, id=id):
             # "content" says that it stood between tags in the text, so there is no field to put it back in.
             private = None if id == "content" else _private(part, origin, part.signature)
-            return Reasoning(text, private) if text or private else None
+            return Reasoning(_whole(text), private) if text or private else None
         case wire.ToolCallPart(args=args):
-            # No text at all is how some servers send a call without arguments.
-            arguments = parse_arguments((args if isinstance(args, str) else json.dumps(args)) if args else "{}")
+            # No text at all, or null, is how some servers send a call without arguments.
+            sent = args if isinstance(args, str) else json.dumps(args)
+            arguments = parse_arguments("{}" if sent.strip() in ("", "null") else _whole(sent))
             id, private = part.tool_call_id, _private(part, origin)
             if id and not is_plain(id):  # it is recorded under another one, see ``plans.message_of``
                 private = {**origin, **(private or {}), "call_id": id}
@@ -225,6 +227,31 @@ def delta(event: wire.ModelResponseStreamEvent) -> Delta | None:
             return Delta(text, "reasoning")
         case _:
             return None
+
+
+class Pieces:
+    """The pieces of one answer. Half of a character waits for its other half."""
+
+    def __init__(self) -> None:
+        self._half = ""
+
+    def of(self, event: wire.ModelResponseStreamEvent) -> Delta | None:
+        if (said := delta(event)) is None or (said.text.isascii() and not self._half):
+            return said
+        text, self._half = self._half + said.text, ""
+        if "\ud800" <= text[-1] <= "\udbff":
+            text, self._half = text[:-1], text[-1]
+        return Delta(_whole(text), said.kind) if text else None
+
+
+_HALVES = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+
+
+def _whole(text: str) -> str:
+    """The text with each character in one: some servers send the halves of one in two pieces."""
+    if text.isascii():
+        return text
+    return _HALVES.sub(lambda two: two[0].encode("utf-16-le", "surrogatepass").decode("utf-16-le"), text)
 
 
 def _valid(text: str) -> str:

@@ -19,9 +19,12 @@ _OVERFLOW = (
     "context length", "context_length", "context window", "context size", "context_size", "context limit",
     "prompt length", "prompt is too long", "prompt exceeds", "prompt token count", "too many tokens",
     "input token count", "input tokens exceed", "input is too long", "input length should be", "model token limit",
-    "max_new_tokens` must be",
+    "max_new_tokens` must be", "must have less than", "maximum model length", "max_model_len", "max length reached",
+    "context shift is disabled", "max_tokens must be at least 1, got -",
 )  # fmt: skip
 _OVER_A_MINUTE = "request too large"  # for what is allowed in a minute: it would never be taken, however long one waits
+_NO_CREDIT = ("credit balance", "insufficient balance", "insufficient credit", "api usage limits")
+_NO_SUCH_MODEL = ("model not exist", "model does not exist", "has been decommissioned")
 _FILTERED = ("content_filter", "content_policy_violation")
 _NEXT_MOVE: dict[ModelErrorKind, str] = {
     "auth": ": check the API key and what it may use",
@@ -74,7 +77,7 @@ def model_error(
     sent = not (isinstance(error, ModelConnectionError) and error.phase in ("pool", "connect"))
     where = "" if sent else f" at {sayings.host}"
     message = f"{name}{where} failed{status} ({kind}): {sayings.short(said)}"
-    is_missing = isinstance(error, ModelHTTPError) and error.status_code == 404
+    is_missing = isinstance(error, ModelHTTPError) and error.status_code in (400, 404) and kind == "unavailable"
     message += ": check the name of the model, and the address" if is_missing else _NEXT_MOVE.get(kind, "")
     return ModelError(
         kind, message, retry_after=_retry_after(error), sent=sent, input_tokens=input_tokens,
@@ -99,10 +102,16 @@ def _kind(error: ModelAPIError) -> ModelErrorKind:
     status = error.status_code if isinstance(error, e.ModelHTTPError) else None
     if status == 408:
         return "timeout"
-    if status == 404:  # a name that nobody has, or not any more; the request itself may well be right
-        return "unavailable"
     said = error.message.lower()
-    if status == 413 or (status in (400, 422) and any(words in said for words in _OVERFLOW)):
+    # A name that nobody has, or not any more; the request itself may well be right.
+    if status == 404 or (status == 400 and _says(said, _NO_SUCH_MODEL)):
+        return "unavailable"
+    if status in (400, 401, 403, 429) and _says(said, _NO_CREDIT):
+        return "quota"
+    if status == 413 or (status in (400, 422) and _says(said, _OVERFLOW)):
+        return "context_overflow"
+    # Some servers notice it late, and then it is an error of theirs. The same request would end the same way.
+    if status in (None, 500) and _says(said, _OVERFLOW) and _says(said, ("exceed", "too long")):
         return "context_overflow"
     if status == 429 and _OVER_A_MINUTE in said:
         return "context_overflow"
@@ -124,6 +133,10 @@ def _kind(error: ModelAPIError) -> ModelErrorKind:
             return kind
     # What is left is an error inside the stream that says nothing more, or a piece of it that is not JSON.
     return "server" if error.in_stream else "connection"
+
+
+def _says(said: str, any_of: tuple[str, ...]) -> bool:
+    return any(words in said for words in any_of)
 
 
 def _retry_after(error: ModelAPIError) -> float | None:
