@@ -49,6 +49,13 @@ class Verdict(NamedTuple):
 
 MUTANTS = (
     Mutant(
+        "console: who presses Enter in a field has decided nothing",
+        "http/console/templates/parts.html",
+        "<button disabled hidden></button>",
+        "",
+        ("tests/http/console/test_pages.py::test_every_page_can_be_found_ones_way_about",),
+    ),
+    Mutant(
         "effects: that a repeat did nothing proves nothing of the attempts before it",
         "effects.py",
         "if not effect.is_write or (not_done and not is_repeat):",

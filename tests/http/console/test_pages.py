@@ -82,6 +82,9 @@ async def test_every_page_can_be_found_ones_way_about(at_home: House) -> None:
                 named = field.get("aria-label") or field.get("id") in labelled or field.get("type") == "hidden"
                 inside = re.search(rf'<label[^>]*>(?:(?!</label>).)*name="{field.get("name")}"', page.html, re.S)
                 assert named or inside, (name, field)
+        for form in re.findall(r"<form.*?</form>", page.html, re.S):  # who presses Enter in a field has chosen nothing
+            buttons, fields = re.findall(r"<button[^>]*>", form), re.findall(r"<input(?![^>]*hidden)", form)
+            assert len(buttons) < 2 or not fields or buttons[0] == "<button disabled hidden>", (name, form)
 
 
 ANY_APP = """
