@@ -72,7 +72,7 @@ MUTANTS = (
     Mutant(
         "cli: a parked run is not taken up by a command that has not its agent",
         "cli/runs.py",
-        "if isinstance(rt, Runtime) and run.agent not in rt.agents:",
+        "if app is not None and isinstance(rt, Runtime) and run.agent not in rt.agents:",
         "if False:",
         ("tests/cli/test_looking.py::test_a_parked_run_stays_parked_where_it_cannot_go_on",),
     ),
@@ -135,8 +135,15 @@ MUTANTS = (
     Mutant(
         "store: a file that was emptied is not made anew",
         "stores/sqlite.py",
-        "if version == 0 and emptied:",
+        "if emptied and not _is_made_now(connection):",
         "if False:",
+        ("tests/promise/test_store.py::test_b17_a_store_that_cannot_be_read_is_refused_named_and_left_as_it_is",),
+    ),
+    Mutant(
+        "store: a file with two names has no two logs",
+        "stores/sqlite.py",
+        "if path.exists() and (names := path.stat().st_nlink) > 1:",
+        "if names := 0:",
         ("tests/promise/test_store.py::test_b17_a_store_that_cannot_be_read_is_refused_named_and_left_as_it_is",),
     ),
     Mutant(

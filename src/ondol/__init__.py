@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ondol.agent import Agent
-    from ondol.blocking import Client
+    from ondol.blocking import Client as Client  # these two need the extra ``server``, so a star leaves them out
     from ondol.budget import ContextPolicy
-    from ondol.client import AsyncClient
+    from ondol.client import AsyncClient as AsyncClient
     from ondol.clock import Clock, SystemClock
     from ondol.compacting import Compaction
     from ondol.deliveries import OutboxMessage
@@ -69,9 +69,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "Act", "Agent", "Ahead", "Allow", "AlreadyDecided", "Answer", "Ask", "AskClosed", "AskFirst", "AsyncClient",
-    "Attachment", "By", "CallFailed", "CannotTell", "Client", "Clock", "Compaction", "Context", "ContextPolicy",
-    "Delta", "Deny", "Documents", "Effect", "Embedder", "Event", "Fact", "FileDamaged", "Found", "Happened",
+    "Act", "Agent", "Ahead", "Allow", "AlreadyDecided", "Answer", "Ask", "AskClosed", "AskFirst",
+    "Attachment", "By", "CallFailed", "CannotTell", "Clock", "Compaction", "Context", "ContextPolicy", "Delta",
+    "Deny", "Documents", "Effect", "Embedder", "Event", "Fact", "FileDamaged", "Found", "Happened",
     "ImportedRun", "Indexed", "InvalidInput", "Limits", "Lineage", "Memory", "MemoryScope", "Message", "Model",
     "ModelError", "ModelOutput", "ModelRequest", "NotDone", "NotFound", "NotHappened", "NotOpen", "OndolError",
     "Opaque", "OperationExpired", "OperationMismatch", "OutboxMessage", "OutcomeUnknown", "Part", "Pin", "PolicyCall",

@@ -48,6 +48,8 @@ class Agent:
         if not self.models:
             raise InvalidInput(f"agent {self.name!r}: the list of models is empty: name at least one")
         for model in self.models:
+            if isinstance(model, type):
+                raise InvalidInput(f"agent {self.name!r}: {model.__name__} is a class: make a model of it")
             if not isinstance(model, str) and not hasattr(model, "stream"):
                 raise InvalidInput(
                     f"agent {self.name!r}: {model!r} is no model: give a name or an object with 'stream'"

@@ -22,7 +22,7 @@ from urllib.parse import quote
 
 import httpx
 
-from ondol import clock, ids, values
+from ondol import attaching, clock, ids, values
 from ondol.attaching import Attached, File
 from ondol.compacting import Compaction
 from ondol.deliveries import OutboxMessage
@@ -479,7 +479,7 @@ def _key(operation_id: str | None) -> str:
 
 
 def _if_match(revision: int | None) -> dict[str, str]:
-    return {} if revision is None else {"if-match": f'"{revision}"'}
+    return {} if ids.checked_revision(revision) is None else {"if-match": f'"{revision}"'}
 
 
 def _attached(given: Attached) -> dict[str, Any]:
@@ -491,7 +491,7 @@ def _attached(given: Attached) -> dict[str, Any]:
         case _:
             path = Path(given)
             try:
-                name, data = path.name, path.read_bytes()
+                name, data = path.name, attaching.read(path)
             except (OSError, ValueError) as error:
                 why = getattr(error, "strerror", None) or error
                 raise InvalidInput(f"attachment {str(path)!r} cannot be read ({why})") from error

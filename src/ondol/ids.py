@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
+from collections.abc import Collection
 from datetime import datetime
 from typing import NewType
 
@@ -134,6 +135,20 @@ def checked_limit(value: int) -> int:
     """How many rows a list may have."""
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_LIMIT:
         raise InvalidInput(f"limit={value!r}: say a number from 1 to {MAX_LIMIT}")
+    return value
+
+
+def checked_revision(value: int | None) -> int | None:
+    """The revision that a session is to have, if it matters."""
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+        raise InvalidInput(f"expected_revision={value!r}: give the number that the session had (session.revision)")
+    return value
+
+
+def checked_kind(kind: str, value: str | None, known: Collection[str]) -> str | None:
+    """One of the words that there are, or none of them."""
+    if value is not None and value not in known:
+        raise InvalidInput(f"{kind}={value!r} is unknown: say {', '.join(known)}")
     return value
 
 

@@ -115,6 +115,8 @@ class PolicyRules:
     unknown: Then = "allow"
 
     def __post_init__(self) -> None:
+        if not isinstance(self.rules, Sequence):
+            raise InvalidInput(f"a policy is made of a list of Rule(...), got {self.rules!r}")
         object.__setattr__(self, "rules", tuple(self.rules))
         if wrong := [r for r in self.rules if not isinstance(r, Rule)]:
             raise InvalidInput(f"a policy is made of Rule(...), and one of them is {wrong[0]!r}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import replace
@@ -52,6 +52,7 @@ from ondol.attaching import Attached
 from ondol.clock import Clock, SystemClock, from_micros, micros, to_micros
 from ondol.compacting import Compaction
 from ondol.deliveries import Deliver, Deliveries, OutboxMessage, message_of
+from ondol.effects import EffectState
 from ondol.embedder import Embedder
 from ondol.embedding import Embedding
 from ondol.errors import InvalidInput, NotFound, NotOpen, PolicyDenied, RevisionConflict
@@ -62,6 +63,7 @@ from ondol.handles import (
     Act,
     Ahead,
     Ask,
+    AskState,
     Effect,
     Lineage,
     Run,
@@ -75,9 +77,19 @@ from ondol.handles import (
     encode_given,
     this_person,
 )
-from ondol.ids import DEFAULT_TENANT, MAX_LIMIT, checked_id, checked_limit, checked_query, checked_text
+from ondol.ids import (
+    DEFAULT_TENANT,
+    MAX_LIMIT,
+    checked_id,
+    checked_kind,
+    checked_limit,
+    checked_query,
+    checked_revision,
+    checked_text,
+)
 from ondol.imported import ImportedRun
 from ondol.indexed import Indexed
+from ondol.journal import RunStatus
 from ondol.limits import Limits
 from ondol.logs import journaled
 from ondol.policy import Policy
@@ -104,6 +116,7 @@ T = TypeVar("T")
 
 ForkEffects: TypeAlias = Literal["reuse", "stub", "run"]
 ReplayClock: TypeAlias = Literal["recorded", "now"]
+OutboxState: TypeAlias = Literal["pending", "delivered", "dead"]
 MissingTool: TypeAlias = Literal["refuse", "park"]
 Trigger: TypeAlias = Literal["chat", "workflow", "schedule", "webhook", "api"]
 
@@ -166,7 +179,7 @@ class Runtime:
     ) -> None:
         self._store = open_store(store or os.environ.get("ONDOL_DB") or DEFAULT_STORE)
         self._journaled = journaled(self._store)
-        if isinstance(agents, Agent):
+        if not isinstance(agents, Collection) or isinstance(agents, str):
             raise InvalidInput("agents must be a list of Agent: write agents=[...]")
         for given in agents:
             if not isinstance(given, Agent):
@@ -180,6 +193,10 @@ class Runtime:
             raise InvalidInput("two agents have the same name: rename one")
         if time_zone is not None:
             clocks.zone(time_zone)
+        if clock is not None and not hasattr(clock, "now"):
+            raise InvalidInput(f"clock must be one as ondol.Clock describes it, got {clock!r}")
+        if deliver is not None and not callable(deliver):
+            raise InvalidInput(f"deliver must be a function of a message of the outbox, got {deliver!r}")
         self.clock: Clock = clock or SystemClock()
         self.time_zone = time_zone or getattr(self.clock, "time_zone", None)
         if missing_tool not in get_args(MissingTool):
@@ -360,6 +377,7 @@ class Runtime:
         for kind, value in (("tenant", tenant), ("session", session), ("user", user), ("operation_id", operation_id)):
             if value is not None:
                 checked_id(kind, value)
+        checked_revision(expected_revision)
         if time_zone is not None:
             clocks.zone(time_zone)
         if served.agent.memory is not None and user is None:
@@ -517,6 +535,7 @@ class Runtime:
         before: str | None = None, limit: int = 100, tenant: str = DEFAULT_TENANT,
     ) -> list[Run]:  # fmt: skip
         """The newest first. ``before`` is the id of the last one seen."""
+        checked_kind("state", state, get_args(RunStatus))
         rows = await self._read(
             queries.list_runs,
             tenant,
@@ -533,7 +552,7 @@ class Runtime:
     ) -> Run:
         """Ask a run to stop. Idempotent; returns the run, which is ``cancelling`` while its holder stops."""
         engine = self._working
-        id, tenant = (run.id, run.tenant) if isinstance(run, Run) else (run, tenant)
+        id, tenant = self._named(run, tenant)
         by, reason = acting(by), checked_text("reason", reason)
         now = micros(self.clock)
         done = await self._write(transactions.cancel, tenant, id, by, self.door, reason, now)
@@ -662,6 +681,9 @@ class Runtime:
             FileDamaged, StoreTooNew: it was left out; the message names the place. InvalidInput: it is no exported
             run, or one of this store.
         """
+        self._working  # noqa: B018 - raises when closed
+        if not isinstance(text, str):
+            raise InvalidInput(f"the exported run must be a text, got {type(text).__name__}")
         file = runfile.loads(text, name)
         run = checked_id(f"the run's id in {name}", file.run.id)
         packed, now = runfile.pack(text), micros(self.clock)
@@ -700,6 +722,7 @@ class Runtime:
     ) -> list[Ask]:  # fmt: skip
         """What waits for a person, the oldest first. ``state=None`` lists the decided ones too; ``after`` is the id of
         the ask behind which to go on."""
+        checked_kind("state", state, get_args(AskState))
         rows = await self._read(
             queries.list_asks, tenant, run=run, session=session, user_id=user, state=state, after=after,
             newest_first=newest_first, limit=checked_limit(limit),
@@ -759,6 +782,7 @@ class Runtime:
     ) -> list[Effect]:  # fmt: skip
         """The ledger of tool calls: those of the newest runs first, of each in call order; of one run all of them.
         ``after`` is the id of the effect behind which to go on. Raises NotFound for one that is no id of an effect."""
+        checked_kind("state", state, get_args(EffectState))
         if run is not None:
             behind = -1 if after is None else ids.effect_place(after)[1]
             rows = await self._read(queries.effects_of_run, tenant, run)
@@ -848,10 +872,11 @@ class Runtime:
     # --- outbox -------------------------------------------------------------------------------------------------
 
     async def outbox(
-        self, *, state: Literal["pending", "delivered", "dead"] | None = None, limit: int = 100,
+        self, *, state: OutboxState | None = None, limit: int = 100,
         tenant: str = DEFAULT_TENANT,
     ) -> list[OutboxMessage]:  # fmt: skip
         """What was, is or could not be told, the newest first; ``state="dead"`` is what was given up."""
+        checked_kind("state", state, get_args(OutboxState))
         rows = await self._read(transactions.list_outbox, checked_id("tenant", tenant), state, checked_limit(limit))
         return [message_of(tenant, row) for row in rows]
 
@@ -933,6 +958,7 @@ class Runtime:
         self._working  # noqa: B018 - raises when closed
         checked_id("tenant", tenant)
         checked_id("session", session)
+        checked_revision(expected_revision)
         if state is not None and not isinstance(state, Mapping):
             raise InvalidInput(f"the state of a session must be a mapping, got {type(state).__name__}")
         if title is not None:
@@ -967,6 +993,7 @@ class Runtime:
 
     async def _pin(self, session: str, tenant: str, by: str | None, **change: Any) -> Session:
         self._working  # noqa: B018 - raises when closed
+        checked_revision(change["expected_revision"])
         by, now = acting(by), micros(self.clock)
         row = await self._store.write(transactions.pin_session, tenant, session, now, by=by, door=self.door, **change)
         return Session(self, row)
@@ -989,6 +1016,7 @@ class Runtime:
         """
         if not isinstance(keep, int) or isinstance(keep, bool) or keep < 0:
             raise InvalidInput(f"keep={keep!r}: give a number of turns, a whole number from 0")
+        checked_revision(expected_revision)
         if preview:
             row = await self._read(queries.get_session, tenant, session)
         else:  # looked at now: no model is asked in vain
@@ -1034,6 +1062,7 @@ class Runtime:
     ) -> None:  # fmt: skip
         """See ``Session.delete``."""
         self._working  # noqa: B018 - raises when closed
+        checked_revision(expected_revision)
         by = acting(by)
         if cancel:
             seen = await self._read(queries.get_session, tenant, session)
@@ -1076,9 +1105,11 @@ class Runtime:
 
     async def get_blob(self, digest: str, *, tenant: str = DEFAULT_TENANT) -> bytes:
         """The bytes of an attachment. Raises NotFound."""
+        self._working  # noqa: B018 - raises when closed
         return await self._store.get_blob(checked_id("tenant", tenant), checked_id("digest", digest))
 
     async def _write(self, tx: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        self._working  # noqa: B018 - raises when closed
         try:
             return await self._journaled.write(tx, *args, **kwargs)
         except asyncio.CancelledError:

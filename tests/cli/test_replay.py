@@ -72,6 +72,15 @@ def test_with_force_it_runs_and_repeats_nothing_and_both_runs_show_it(wrote: tup
     assert "run.replay" in command("audit", cwd=cwd).out
 
 
+@pytest.mark.parametrize("words", [("replay", "--force", "--why", "again"), ("fork", "--at", "3")])
+def test_an_app_that_has_not_its_agent_begins_nothing(wrote: tuple[Path, str], words: tuple[str, ...]) -> None:
+    cwd, run = wrote
+    done = command("runs", words[0], run, *words[1:], "--app", app("hello"), cwd=cwd)
+    assert (done.code, done.out) == (2, "")
+    assert f"run {run} is of agent 'writing'" in done.err
+    assert command("runs", "-o", "ids", cwd=cwd).ids == [run]
+
+
 def test_without_an_app_it_is_left_to_the_process_that_has_the_agent(tmp_path: Path) -> None:
     run = command("run", app("hello"), "say hi to kim", "-o", "ids", cwd=tmp_path).ids[0]
     assert command("runs", "replay", run, "--dry-run", cwd=tmp_path).out.splitlines()[-1] == (

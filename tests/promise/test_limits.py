@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -279,6 +280,23 @@ async def test_what_is_attached_is_a_file_or_bytes_and_no_address(tmp_path: Path
             with pytest.raises(InvalidInput, match=why):
                 await rt.start(agent, "see", attachments=[given])  # type: ignore[list-item]
         assert await rt.runs() == []
+
+
+async def test_a_pipe_is_attached_when_somebody_writes_into_it_and_is_not_waited_for_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ondol.attaching._WRITER", 0)
+    os.mkfifo(pipe := tmp_path / "pipe")
+    agent = Agent("a", model=ScriptedModel(["done"]))
+    async with Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[agent]) as rt:
+        with pytest.raises(InvalidInput, match="it is a pipe, and nobody writes into it"):
+            await rt.start(agent, "see", attachments=[pipe])
+        both = os.open(pipe, os.O_RDWR)
+        starting = asyncio.create_task(rt.start(agent, "see", attachments=[pipe]))
+        await asyncio.to_thread(os.write, both, b"x" * 100_000)  # more than fits in
+        os.close(both)
+        (digest,) = await rt.blobs_of((await starting).id)
+        assert await rt.get_blob(digest) == b"x" * 100_000
 
 
 async def test_the_name_of_an_attachment_is_one_line(tmp_path: Path) -> None:

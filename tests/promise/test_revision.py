@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import behind
 import pytest
 from crash.lives import Life
 
-from ondol import NotFound, RevisionConflict, SessionBusy
+from ondol import InvalidInput, NotFound, RevisionConflict, SessionBusy
 from ondol.testing import FaultPlan, barrier, call, error
 from promise.house import HELLO, House, rest, states, the_ask
 
@@ -228,6 +229,23 @@ async def test_an_operation_at_another_revision_is_refused_with_both_numbers(hou
         assert (conflict.value.session, conflict.value.expected, conflict.value.actual) == ("s", 0, 1)
         assert len(house.written().runs) == 1
         assert (await life.rt.run(agent, "go", session="s", operation_id="two", expected_revision=1)).revision == 2
+
+
+@pytest.mark.parametrize("given", ["1", True, 1.0])
+async def test_what_is_no_revision_is_refused_and_conflicts_with_none(house: House, given: Any) -> None:
+    agent = house.agent("done")
+    async with house.life(agent) as life:
+        await life.rt.run(agent, HELLO, session="s", operation_id="one")
+        session = await life.rt.get_session("s")
+        for doing in (
+            life.rt.start(agent, "go", session="s", expected_revision=given),
+            session.set_title("t", expected_revision=given), session.pin("p", expected_revision=given),
+            session.unpin("p1", expected_revision=given), session.compact(expected_revision=given),
+            session.delete(expected_revision=given),
+        ):  # fmt: skip
+            with pytest.raises(InvalidInput, match="give the number that the session had"):
+                await doing
+        assert await revision(life) == 1
 
 
 async def test_an_expected_revision_conflicts_at_once_while_a_run_is_unfinished(house: House) -> None:

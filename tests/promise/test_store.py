@@ -172,6 +172,10 @@ def another_database(file: Path) -> None:
     connection.close()
 
 
+def under_two_names(file: Path) -> None:
+    os.link(file, file.with_name("other.db"))
+
+
 def newer(file: Path) -> None:
     connection = apsw.Connection(str(file))
     connection.execute("PRAGMA user_version = 9999")
@@ -186,12 +190,14 @@ def newer(file: Path) -> None:
         (another_file, StoreCorrupt),
         (emptied, StoreCorrupt),
         (another_database, StoreError),
+        (under_two_names, StoreError),
         (newer, StoreTooNew),
     ],
 )
 async def test_b17_a_store_that_cannot_be_read_is_refused_named_and_left_as_it_is(
-    house: House, damage: object, error: type[StoreError]
+    house: House, damage: object, error: type[StoreError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("ondol.stores.sqlite._MAKING", 0)  # nobody makes it at this moment
     house.checked = False
     await some_history(house)
     damage(house.file)  # type: ignore[operator]

@@ -22,14 +22,26 @@ IMPORTED = {
 }
 
 
-@pytest.mark.parametrize("name", ondol.__all__)
+NEED_SERVER = {"AsyncClient", "Client"}  # the extra
+
+
+@pytest.mark.parametrize("name", sorted(IMPORTED))
 def test_a_public_name_comes_from_the_module_that_type_checkers_are_told(name: str) -> None:
     assert getattr(ondol, name) is getattr(import_module(IMPORTED[name]), name)
-    assert (name in dir(ondol)) == (name not in ("AsyncClient", "Client"))  # those need the extra ``server``
+    assert (name in dir(ondol)) == (name not in NEED_SERVER)
 
 
 def test_type_checkers_are_told_of_no_other_names() -> None:
-    assert sorted(IMPORTED) == sorted(ondol.__all__)
+    assert sorted(IMPORTED.keys() - NEED_SERVER) == sorted(ondol.__all__)
+
+
+def test_a_star_brings_what_is_there_without_any_extra() -> None:
+    program = (
+        "import sys; sys.modules.update(dict.fromkeys(('httpx', 'starlette', 'psycopg', 'numpy')))\n"  # not installed
+        "from ondol import *; print(Runtime.__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["Runtime"]
 
 
 def test_what_there_is_not_is_said_as_python_says_it() -> None:

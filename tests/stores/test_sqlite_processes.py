@@ -17,6 +17,7 @@ from faulty_disk import faulty_disk
 from ondol import Agent, Runtime
 from ondol.errors import StoreBusy
 from ondol.queries import get_meta
+from ondol.stores import sqlite
 from ondol.stores.sqlite import SqliteStore
 from ondol.stores.sqlite_admin import check
 from ondol.testing import Process, ScriptedModel
@@ -252,6 +253,24 @@ async def test_of_two_processes_one_drives_also_where_the_lock_file_was_removed(
     await second.close()
     assert await first.drives("one", ["a"])
     await first.close()
+
+
+async def test_a_new_file_beside_the_lock_of_an_older_one_may_be_filled_by_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "ondol.db"
+    (tmp_path / "ondol.db.lock").touch()
+    file.touch()  # the other one has made it, and goes on while this one waits
+
+    def goes_on() -> None:
+        with closing(apsw.Connection(str(file))) as other:
+            sqlite._migrate(other, file, emptied=False)
+
+    monkeypatch.setattr("ondol.stores.sqlite._pause", goes_on)
+    store = SqliteStore(file)
+    await store.open(lambda: None)
+    await store.write(set_meta, "a", "1")
+    await store.close()
 
 
 async def test_a_group_waits_for_a_lock_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from ondol.bodies import verdict_body
 from ondol.cli import codes
 from ondol.cli.output import say
 from ondol.cli.run import AgentName, Model, drive
-from ondol.cli.runs import own_run, say_begun
+from ondol.cli.runs import check_agent, own_run, say_begun
 from ondol.cli.surface import By, Cli, Id, verb
 from ondol.errors import InvalidInput, ReplayUnsafe
 from ondol.handles import Run, this_person
@@ -54,8 +54,10 @@ async def replay(
     forced = Forced(by or this_person(), why) if force and why else None
 
     async def start(rt: Runtime, name: str) -> Run:
+        run = await own_run(rt, id)
+        check_agent(rt, run, app)
         return await rt.replay(
-            await own_run(rt, id),
+            run,
             force=forced,
             operation_id=operation_id,
             clock="now" if now else "recorded",
@@ -94,7 +96,9 @@ async def fork(
     """Go on from a step of a run that has ended, in a new session. The steps before it are shared."""
 
     async def start(rt: Runtime, name: str) -> Run:
-        return await rt.fork(await own_run(rt, id), at_step=at, effects=effects, operation_id=operation_id)
+        run = await own_run(rt, id)
+        check_agent(rt, run, app)
+        return await rt.fork(run, at_step=at, effects=effects, operation_id=operation_id)
 
     return await begin(cli, start, app, model, agent)
 

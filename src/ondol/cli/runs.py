@@ -374,8 +374,7 @@ async def _resume(
 
     async def find(rt: Runtime, name: str) -> Run:
         found = await rt.get_run(run.id)
-        if isinstance(rt, Runtime) and run.agent not in rt.agents:  # (a server has its own)
-            raise InvalidInput(f"run {run.id} is of agent {run.agent!r}, not in {app}: say --app FILE.py:{run.agent}")
+        check_agent(rt, run, app)
         if found.status == "parked":
             await _unparked(found, by, reason)
         return await rt.resume(id)
@@ -397,6 +396,12 @@ async def own_run(rt: Runtime, id: str) -> Run:
     except NotFound as missing:
         await imported_instead(rt, id, missing)
         raise ReadOnly(id) from None
+
+
+def check_agent(rt: Runtime, run: Run, app: str | None) -> None:
+    """Raises InvalidInput where the app that is to go on with the run has not its agent."""
+    if app is not None and isinstance(rt, Runtime) and run.agent not in rt.agents:  # (a server has its own)
+        raise InvalidInput(f"run {run.id} is of agent {run.agent!r}, not in {app}: say --app FILE.py:{run.agent}")
 
 
 async def say_begun(cli: Cli, rt: Runtime, run: Run) -> None:

@@ -7,10 +7,14 @@ import re
 from ondol.errors import InvalidInput
 from ondol.store import Store
 
+_NAMED = "say sqlite:///FILE (sqlite:////abs/path for an absolute path), or postgresql://USER@HOST/DATABASE"
+
 
 def open_store(store: str | Store) -> Store:
     """The store that a URL names. Raises InvalidInput for a URL of a kind that there is not."""
     if not isinstance(store, str):
+        if not hasattr(store, "write") or not hasattr(store, "drives"):
+            raise InvalidInput(f"a store cannot be {type(store).__name__}: {_NAMED}, or give a Store")
         return store
     if store == "sqlite:///:memory:":
         raise InvalidInput("a store in memory would keep nothing: name a file, as in sqlite:///ondol.db")
@@ -27,10 +31,7 @@ def open_store(store: str | Store) -> Store:
             raise InvalidInput("a store in PostgreSQL needs psycopg: pip install 'ondol[postgres]'") from error
 
         return PostgresStore(store)
-    raise InvalidInput(
-        f"{_shown(store)!r} names no store: say sqlite:///FILE (sqlite:////abs/path for an absolute path), or "
-        "postgresql://USER@HOST/DATABASE"
-    )
+    raise InvalidInput(f"{_shown(store)!r} names no store: {_NAMED}")
 
 
 def _shown(url: str) -> str:

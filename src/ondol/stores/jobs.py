@@ -10,13 +10,21 @@ from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from ondol.errors import OndolError
+from ondol.errors import InvalidInput, OndolError
 from ondol.secret import logger
 from ondol.transactions import Tx
 
 T = TypeVar("T")
 
 log = logger("ondol.store")
+
+
+def unfit(why: str) -> InvalidInput:
+    """What the caller is told of a value that the database does not take."""
+    return InvalidInput(
+        f"a value is not of a kind that can be stored or looked for ({why}): give a text, as ids are, or a number "
+        "of at most 64 bits"
+    )
 
 
 @dataclass(slots=True, eq=False)

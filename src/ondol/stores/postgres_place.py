@@ -21,6 +21,7 @@ from ondol.errors import (
     StoreFault,
     StoreFull,
 )
+from ondol.stores.jobs import unfit
 from ondol.stores.postgres_wire import Refused
 
 SMALLEST_POOL = 5
@@ -179,8 +180,8 @@ class Place:
             return StoreBusy(f"{self.name} is too busy ({said}): try again")
         if state.startswith("XX00") and state != "XX000":
             return StoreCorrupt(f"{self.name} is damaged ({said}): restore a backup")
-        if state in ("22021", "22P05", "22003"):
-            return InvalidInput(f"a value is not of a kind that can be stored or looked for: {said}")
+        if state in ("22021", "22P05", "22003", "42883"):  # (the last: a number where there are texts)
+            return unfit(said)
         if state == "25006":
             return StoreError(f"{self.name} cannot be written ({said}): name the primary")
         if state == "42501":

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ondol.errors import InvalidInput
+from ondol.stores.jobs import unfit
 from ondol.transactions import STATEMENTS, Foreseen, Statement
 from ondol.transactions.statements import read_statements
 
@@ -125,19 +125,15 @@ def encoded(value: Any) -> tuple[bytes | None, int, int]:
             try:
                 return value.encode(), TEXT, 0
             except UnicodeEncodeError as error:
-                raise _not_storable(str(error)) from error
+                raise unfit(str(error)) from error
         case int():  # a bool is one, as in SQLite
             if not -(1 << 63) <= value < 1 << 63:
-                raise _not_storable(f"{value} has more than 64 bits")
+                raise unfit(f"{value} has more than 64 bits")
             return b"%d" % value, INT8, 0
         case bytes():
             return value, BYTEA, 1
         case _:
-            raise _not_storable(f"it is {type(value).__name__}")
-
-
-def _not_storable(why: str) -> InvalidInput:
-    return InvalidInput(f"a value is not of a kind that can be stored or looked for: {why}")
+            raise unfit(f"it is {type(value).__name__}")
 
 
 def _text(value: bytes) -> str:

@@ -30,7 +30,6 @@ import apsw
 
 from ondol import queries
 from ondol.errors import (
-    InvalidInput,
     NotFound,
     OndolError,
     StoreBusy,
@@ -41,7 +40,7 @@ from ondol.errors import (
     StoreTooNew,
 )
 from ondol.secret import logger
-from ondol.stores.jobs import Job, Writes, call, deliver, fail, to_its_end
+from ondol.stores.jobs import Job, Writes, call, deliver, fail, to_its_end, unfit
 from ondol.stores.migrations import migrations
 from ondol.stores.seats import Seat, Table
 from ondol.transactions import STATEMENTS, Row, Statement, Tx, set_meta
@@ -54,6 +53,7 @@ log = logger("ondol.store")
 DRIVER_KEY = "driver"  # in the meta table: who drives, and which agents it has
 BUSY_TIMEOUT = 10_000  # milliseconds that a write waits for another process's write
 _BUSY_PAUSE = 10  # milliseconds between attempts where SQLite itself does not wait
+_MAKING = 1000  # milliseconds that a process may take from making the file to filling it
 _GROUP_LIMIT = 256  # transactions that share one commit
 _READERS = 2
 _POLL = 0.05  # seconds between looks for changes by other processes, when nothing is written
@@ -353,7 +353,12 @@ def _open_for_writing(path: Path) -> apsw.Connection:
         StoreError: it cannot be opened.
     """
     _refuse_what_is_no_store(path)
-    # It was driven, and holds nothing: not a file that another process is making at this moment.
+    if path.exists() and (names := path.stat().st_nlink) > 1:  # each would have a log, and a lock, of its own
+        raise StoreError(
+            f"{path} has {names} names (hard links), and what is written under one of them is lost under the others: "
+            "remove all but one, or work on a copy"
+        )
+    # It was driven, and holds nothing: unless another process makes it at this moment, beside a lock that was left.
     emptied = _is_empty(path) and Path(f"{path}.lock").exists()
     try:
         connection = apsw.Connection(str(path), statementcachesize=_STATEMENT_CACHE)
@@ -388,7 +393,7 @@ def _use_wal(connection: apsw.Connection) -> None:
         except apsw.BusyError:
             if attempt == BUSY_TIMEOUT // _BUSY_PAUSE - 1:
                 raise
-            threading.Event().wait(_BUSY_PAUSE / 1000)
+            _pause()
 
 
 def _open_for_reading(path: Path) -> apsw.Connection:
@@ -481,14 +486,14 @@ def _migrate(connection: apsw.Connection, path: Path, emptied: bool) -> None:
     steps = migrations()
     if _known_version(connection, path, len(steps)) == len(steps):
         return
+    if emptied and not _is_made_now(connection):
+        raise StoreCorrupt(f"{path} is empty, and was not: restore a backup, or delete it to begin anew")
     connection.execute("BEGIN IMMEDIATE")
     try:
         # Looked at again inside the lock: another process may have made the store at this moment.
         version = _known_version(connection, path, len(steps))
         if version == 0 and connection.execute("SELECT count(*) FROM sqlite_schema").get:
             raise StoreCorrupt(f"{path} holds tables that are not Ondol's: name another file")
-        if version == 0 and emptied:
-            raise StoreCorrupt(f"{path} is empty, and was not: restore a backup, or delete it to begin anew")
         for number, text in enumerate(steps[version:], start=version + 1):
             connection.execute(text)
             connection.execute(f"PRAGMA user_version = {number}")
@@ -497,6 +502,19 @@ def _migrate(connection: apsw.Connection, path: Path, emptied: bool) -> None:
     except BaseException:  # it travels on: a migration is done as a whole or not at all
         _roll_back(connection)
         raise
+
+
+def _is_made_now(connection: apsw.Connection) -> bool:
+    """Does another process fill the empty file at this moment? It may be beside a lock file that an older one left."""
+    for _ in range(_MAKING // _BUSY_PAUSE):
+        if _version(connection):
+            return True
+        _pause()
+    return False
+
+
+def _pause() -> None:
+    threading.Event().wait(_BUSY_PAUSE / 1000)
 
 
 def _known_version(connection: apsw.Connection, path: Path, newest: int) -> int:
@@ -530,7 +548,7 @@ def _rows(connection: apsw.Connection, batch: list[Statement]) -> list[list[Row]
     try:
         return [execute(STATEMENTS[name], params).fetchall() for name, params in batch]
     except (TypeError, OverflowError, UnicodeEncodeError) as error:
-        raise InvalidInput(f"a value is not of a kind that can be stored or looked for: {error}") from error
+        raise unfit(str(error)) from error
     except UnicodeDecodeError as error:
         why = f"{connection.filename} holds a text that is not valid ({error}): restore a backup (ondol db restore)"
         raise StoreCorrupt(why) from error

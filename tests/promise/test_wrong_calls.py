@@ -1,0 +1,54 @@
+"""What is called with the wrong thing, or too early, says so at once: it names the thing and the next move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ondol import Agent, InvalidInput, NotOpen, PolicyRules, Runtime
+from ondol.testing import ScriptedModel
+from promise.house import House
+
+anything: Any = 5
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: Runtime(agents=anything), r"agents must be a list of Agent: write agents=\[...\]"),
+        (lambda: Runtime(Agent("a", model="script:demo")), "a store cannot be Agent: say sqlite:///FILE"),  # type: ignore[arg-type]
+        (lambda: Runtime(Path("a.db")), "a store cannot be PosixPath: say sqlite:///FILE"),  # type: ignore[arg-type]
+        (lambda: Runtime(clock=anything), "clock must be one as ondol.Clock describes it"),
+        (lambda: Runtime(deliver=anything), "deliver must be a function of a message of the outbox"),
+        (lambda: PolicyRules(anything), r"a policy is made of a list of Rule\(...\)"),
+        (lambda: Agent("a", model=ScriptedModel), "ScriptedModel is a class: make a model of it"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_cannot_be_used_is_refused_as_it_is_given(make: Callable[[], object], why: str) -> None:
+    with pytest.raises(InvalidInput, match=why):
+        make()
+
+
+@pytest.mark.both_stores
+async def test_what_is_no_id_and_no_state_is_refused_and_not_taken_for_nothing(house: House) -> None:
+    agent = house.agent("done")
+    async with house.life(agent) as life:
+        rt = life.rt
+        run = await rt.start(agent, "go", operation_id="op")
+        await run.result()
+        for asked in (rt.cancel(anything), rt.get_run(run), rt.asks(run=run), rt.import_run(anything)):  # type: ignore[arg-type]
+            with pytest.raises(InvalidInput, match="a text"):
+                await asked
+        for listed in (rt.runs, rt.asks, rt.effects, rt.outbox):
+            with pytest.raises(InvalidInput, match="state='pendig' is unknown: say "):
+                await listed(state="pendig")  # type: ignore[arg-type]
+
+
+async def test_a_runtime_that_is_not_open_says_so_whatever_it_is_asked(tmp_path: Path) -> None:
+    rt = Runtime(f"sqlite:///{tmp_path}/ondol.db")
+    for asked in (rt.deliver_again("1"), rt.forget_import("r_1"), rt.get_blob("0" * 64), rt.import_run("{}")):
+        with pytest.raises(NotOpen, match="use 'async with"):
+            await asked
