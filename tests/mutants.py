@@ -1009,6 +1009,13 @@ MUTANTS = (
         ("tests/providers/test_openai_chat.py::test_an_end_that_the_server_calls_none_is_no_answer",),
     ),
     Mutant(
+        "notes: what the provider refused is not told word for word to each turn after",
+        "context.py",
+        "    lengths = (0,) if _are_refused(untold) else _SHOWN\n",
+        "    lengths = _SHOWN\n",
+        ("tests/promise/test_notes.py::test_words_that_the_provider_refuses_do_not_have_every_turn_after_refused",),
+    ),
+    Mutant(
         "window: a number in the name of a model or of a request is no window",
         "sizes.py",
         r"""_NUMBER = r"(?<![\w@#-])(?<!\d[.:])(\d[\d,]{2,}\d)(?!\w|[-.:]\d)"

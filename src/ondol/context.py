@@ -24,6 +24,7 @@ NOTE_LIMIT = 16_000  # bytes of a note
 _NOTE_LEAST = 600  # of one that a budget leaves little room for: the shortest form of a request and its calls
 _NOTE_SHARE = 4  # a note may take this part of a request
 _SHOWN = (500, 120, 30)  # characters of each request, and of each call's arguments: as many as leave room for all calls
+_REJECTED = 3  # refused requests one after the other: what is repeated to each may be why
 EMPTY_CHAIN = b"\0" * 32
 
 
@@ -59,7 +60,7 @@ class Untold(NamedTuple):
     """What another run of the session left behind that no turn was told yet.
 
     ``requests`` are the stored bodies of what was asked: its input (if that is still there) and what joined it;
-    ``unanswered`` is False where they were told before, and only its ``effects`` are news.
+    ``unanswered`` is False where they were told before, and only its ``effects`` are news. ``code`` says why it failed.
     """
 
     run: str
@@ -67,6 +68,7 @@ class Untold(NamedTuple):
     requests: tuple[str, ...]
     unanswered: bool
     effects: tuple[EffectRow, ...]
+    code: str = ""
 
 
 class Note(NamedTuple):
@@ -93,15 +95,18 @@ def note(untold: Sequence[Untold], *, more: bool = False, limit: int | None = No
     Each started write has its line. Requests and arguments are shortened until all lines fit in ``NOTE_LIMIT``, or
     in their part of what the request may weigh (``limit``); if even then they do not, writes come before requests
     without any, and the next note goes on with the rest. ``more`` says that there is more than ``untold`` holds.
+
+    Words that a provider refused are not repeated: it would refuse each turn that is told them.
     """
     room = NOTE_LIMIT if limit is None else min(NOTE_LIMIT, max(_NOTE_LEAST, limit // _NOTE_SHARE))
-    shown = next((n for n in _SHOWN if _weight(_lines_of(untold, n)) <= room), None)
-    chosen = list(untold) if shown is not None else _those_that_fit(untold, room)
+    lengths = (0,) if _are_refused(untold) else _SHOWN
+    shown = next((n for n in lengths if _weight(_lines_of(untold, n)) <= room), None)
+    chosen = list(untold) if shown is not None else _those_that_fit(untold, room, lengths[-1])
     told: list[list[str]] = []
     for one in chosen:
         told += [["run", one.run]] if one.unanswered else []
         told += [["effect", e.id, e.state] for e in one.effects]
-    lines = ["[Note from the runtime, not from the user]", *_lines_of(chosen, shown or _SHOWN[-1])]
+    lines = ["[Note from the runtime, not from the user]", *_lines_of(chosen, lengths[-1] if shown is None else shown)]
     left = sum(one.unanswered + len(one.effects) for one in untold) - len(told)
     if left or more:
         count = f"At least {left + 1}" if more else left
@@ -109,15 +114,21 @@ def note(untold: Sequence[Untold], *, more: bool = False, limit: int | None = No
     return Note("\n".join(lines), told)
 
 
-def _those_that_fit(untold: Sequence[Untold], room: int) -> list[Untold]:
+def _are_refused(untold: Sequence[Untold]) -> bool:
+    """Those of another run may be what was refused: the one that failed was told them."""
+    codes = [one.code for one in untold]
+    return "model_content_filter" in codes or codes.count("model_rejected") >= _REJECTED
+
+
+def _those_that_fit(untold: Sequence[Untold], room: int, shown: int) -> list[Untold]:
     """In their order, as many as there is room for in the shortest form: those with effects first."""
     chosen = {}
     for n, one in sorted(enumerate(untold), key=lambda numbered: not numbered[1].effects):
-        while len(one.requests) > 1 and _weight(_lines(one, _SHOWN[-1])) > room:
+        while len(one.requests) > 1 and _weight(_lines(one, shown)) > room:
             one = one._replace(requests=one.requests[:-1])
-        while one.effects and _weight(_lines(one, _SHOWN[-1])) > room:
+        while one.effects and _weight(_lines(one, shown)) > room:
             one = one._replace(effects=one.effects[:-1])
-        cost = _weight(_lines(one, _SHOWN[-1]))
+        cost = _weight(_lines(one, shown))
         if cost <= room and (one.effects or not untold[n].effects):
             chosen[n] = one
             room -= cost
@@ -134,14 +145,18 @@ def _lines_of(untold: Iterable[Untold], shown: int) -> list[str]:
 
 def _lines(one: Untold, shown: int) -> list[str]:
     asked, *more = [_shortened(messages.loads(body).text, shown) for body in one.requests] or [""]
-    if one.unanswered:
+    if not shown:
+        lines = [
+            f"An earlier request was not answered ({one.state}). Its words are left out: the provider refused them."
+        ]
+    elif one.unanswered:
         lines = [f"An earlier request was not answered ({one.state}): {asked!r}."]
         lines += [f"It went on: {text!r}." for text in more]
         lines.append("Do not act on it unless the user asks again.")
     else:
         lines = [f"News of an earlier request that was not answered ({one.state}): {asked!r}."]
     for effect in one.effects:
-        arguments = _shortened(values.plain_text(values.loads(effect.arguments)), shown)
+        arguments = _shortened(values.plain_text(values.loads(effect.arguments)), shown) if shown else "…"
         lines.append(f"That request's call {effect.tool}({arguments}): {_told(effect.state)}.")
     return lines
 

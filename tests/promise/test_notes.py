@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from kit import results
 
-from ondol import Run
+from ondol import ModelRequest, Run
+from ondol.providers.script import Reply
 from ondol.testing import FaultPlan, barrier, call, error
 from promise.house import HELLO, House, notes, rest, the_ask
 
@@ -84,6 +85,29 @@ async def test_a_note_is_shown_again_until_a_turn_commits_it(house: House) -> No
         (second,) = await turn(life, house, "next")  # the turn that was told did not commit
         assert "letter" in second
         assert "and this" in second
+        assert await turn(life, house, "later") == []
+
+
+@pytest.mark.parametrize(("kind", "turns"), [("content_filter", 1), ("rejected", 3)])
+async def test_words_that_the_provider_refuses_do_not_have_every_turn_after_refused(
+    house: House, kind: Any, turns: int
+) -> None:
+    """It refuses a request that holds them in a note just as well."""
+
+    def refuses(request: ModelRequest) -> Reply:
+        return error(kind) if any("forbidden" in m.text for m in request.messages) else "hello to you"
+
+    agent = house.agent([call("letter", to="forbidden")], error(kind), said="forbidden")
+    house.answers("and this", refuses)
+    house.answers(HELLO, refuses)
+    async with house.life(agent) as life:
+        assert await rest(await life.rt.start(agent, "forbidden", session="s", operation_id="op")) == "failed"
+        for n in range(1, turns):
+            failed = await life.rt.start(agent, "and this", session="s", operation_id=f"more-{n}")
+            assert await rest(failed) == "failed"
+        (note,) = await turn(life, house, "next")
+        assert "forbidden" not in note
+        assert "call letter(…): it succeeded" in note
         assert await turn(life, house, "later") == []
 
 

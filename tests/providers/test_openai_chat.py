@@ -543,6 +543,8 @@ OVERFLOWS = [
         *((fails(status, said), "context_overflow") for status, said in OVERFLOWS),
         (fails(429, "Rate limit reached on tokens per min (TPM): Limit 30000, Used 29000"), "rate_limited"),
         (fails(400, "blocked", code="content_filter"), "content_filter"),
+        (fails(400, "Content Exists Risk"), "content_filter"),
+        (fails(400, "your prompt was flagged", code="invalid_prompt"), "content_filter"),
         (fails(400, "bad tool name"), "rejected"),
         (fails(404, "no such model", code="model_not_found"), "unavailable"),
         (fails(400, "Model Not Exist"), "unavailable"),

@@ -25,7 +25,11 @@ _OVERFLOW = (
 _OVER_A_MINUTE = "request too large"  # for what is allowed in a minute: it would never be taken, however long one waits
 _NO_CREDIT = ("credit balance", "insufficient balance", "insufficient credit", "api usage limits")
 _NO_SUCH_MODEL = ("model not exist", "model does not exist", "has been decommissioned")
-_FILTERED = ("content_filter", "content_policy_violation")
+_FILTERED = ("content_filter", "content_policy_violation", "invalid_prompt", "data_inspection_failed", "1301")
+_FILTER_SAID = (
+    "content filtering policy", "content management policy", "content exists risk", "inappropriate content",
+    "considered high risk",
+)  # fmt: skip
 _NEXT_MOVE: dict[ModelErrorKind, str] = {
     "auth": ": check the API key and what it may use",
     "quota": ": add credit or raise the limit of the account",
@@ -103,6 +107,8 @@ def _kind(error: ModelAPIError) -> ModelErrorKind:
     if status == 408:
         return "timeout"
     said = error.message.lower()
+    if status in (400, 403) and _says(said, _FILTER_SAID):
+        return "content_filter"
     # A name that nobody has, or not any more; the request itself may well be right.
     if status == 404 or (status == 400 and _says(said, _NO_SUCH_MODEL)):
         return "unavailable"

@@ -112,11 +112,11 @@ def untold_rows(tenant: str, session: str, run: str) -> list[Statement]:
 def read_untold(tenant: str, runs: list[Row], effect_rows: list[Row]) -> Tx[NotTold]:
     """Each run with its request and its own calls, in the order of the queue."""
     more = max(len(runs), len(effect_rows)) == _UNTOLD_READ
-    places = {run: (place, state) for run, place, state in runs}
+    places = {run: (place, state, error) for run, place, state, error in runs}
     calls: dict[str, list[EffectRow]] = {}
-    for place, state, *row in effect_rows:
+    for place, state, error, *row in effect_rows:
         effect = EffectRow(*row)
-        places[effect.run] = (place, state)
+        places[effect.run] = (place, state, error)
         calls.setdefault(effect.run, []).append(effect)
     if not places:
         return NotTold((), more)
@@ -125,11 +125,12 @@ def read_untold(tenant: str, runs: list[Row], effect_rows: list[Row]) -> Tx[NotT
     inputs = yield [("message.one", of_run | {"ordinal": 1}) for of_run in of_runs]
     joined = yield [("run.steers", of_run | {"state": "joined"}) for of_run in of_runs]
     unanswered = {run for run, *_ in runs}
+    codes = {run: values.loads(error).get("code", "") for run, (*_, error) in places.items() if error}
     found = tuple(
         context.Untold(
             run, places[run][1],
             (*(checked_body(run, *row) for row in first), *(s.body for s in steers_in(steers))),
-            run in unanswered, tuple(sorted(calls.get(run, ()), key=lambda e: e.ordinal)),
+            run in unanswered, tuple(sorted(calls.get(run, ()), key=lambda e: e.ordinal)), codes.get(run, ""),
         )
         for run, first, steers in zip(ordered, inputs, joined, strict=True)
     )  # fmt: skip

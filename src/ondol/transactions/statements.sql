@@ -188,7 +188,7 @@ UPDATE runs SET reply = NULL, reply_sum = NULL, base = NULL, state_before = NULL
 -- In the order of the index, and sorted by who asks: a claim finds most of these empty, and SQLite would prepare to sort
 -- all the same.
 -- name: run.untold
-SELECT id, place, state FROM runs WHERE tenant = :tenant AND session = :session AND told <> 1 AND state <> 'completed'
+SELECT id, place, state, error FROM runs WHERE tenant = :tenant AND session = :session AND told <> 1 AND state <> 'completed'
   AND told = 0 AND id <> :run AND state IN ('failed', 'cancelled', 'expired', 'parked') ORDER BY n LIMIT :limit
 
 -- name: signal.insert
@@ -448,7 +448,7 @@ SELECT {effect} FROM effects WHERE tenant = :tenant AND state = :state
 ORDER BY run_n DESC, ordinal LIMIT :limit
 
 -- name: effect.untold
-SELECT r.place, r.state, {e.effect} FROM runs r JOIN effects e ON e.tenant = r.tenant AND e.run = r.id
+SELECT r.place, r.state, r.error, {e.effect} FROM runs r JOIN effects e ON e.tenant = r.tenant AND e.run = r.id
 WHERE r.tenant = :tenant AND r.session = :session AND r.told <> 1 AND r.state <> 'completed' AND r.id <> :run
   AND e.attempt > 0 AND e.effect <> 'read' AND (e.told IS NULL OR e.told <> e.state)
 ORDER BY r.n, e.ordinal LIMIT :limit
