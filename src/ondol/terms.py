@@ -1,9 +1,9 @@
 """By which terms is a text found?
 
 Words where a script puts spaces between them; pairs of neighbouring characters in Hangul, Kana and Han, where nobody
-can tell by rule alone where a word ends or which particle is glued to it. Both stores search by these terms alone, so
-they find the same things. ``VERSION`` changes with the rules. What was indexed by earlier ones is found by those terms
-that it still has, and ``ever`` names all that may be there.
+can tell by rule alone where a word ends or which particle is glued to it; both in Thai and Lao. Both stores search by
+these terms alone, so they find the same things. ``VERSION`` changes with the rules. What was indexed by earlier ones is
+found by those terms that it still has, and ``ever`` names all that may be there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-VERSION = 2
+VERSION = 3
 LONGEST = 64  # characters of a term; of a longer word (a key, a hash, base64) this much counts
 MOST_ASKED = 96  # terms of a query; of a longer one the first and the last, where a request says what it is about
 END = "\x03"  # behind the last character of a run of Hangul, Kana or Han: each of its characters begins one pair
@@ -26,6 +26,7 @@ _PAIRED = (
 )
 _MARKS = "\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u0963\u0966-\u0dff\u0e00-\u0eff\u200c\u200d"  # inside a word
 _WORD = rf"[^\W_{_PAIRED}](?:[^\W_{_PAIRED}]|[{_MARKS}])*"
+_UNSPACED = re.compile("[\u0e01-\u0e4e\u0e81-\u0edf]{2,}")  # words without spaces between them: Thai, Lao
 _BREAKS = "\u00ad\u2010\u2011"  # hyphens where a line may be broken, or may not
 _JOINTS = "-_.'’&/@:" + _BREAKS  # inside a word, too
 _INSIDE = re.compile(f"[{_JOINTS}]")
@@ -147,7 +148,10 @@ def _forms(word: str, sign: str) -> list[str]:
     for form in tuple(forms):
         forms[_without_accents(form)] = None
         forms[_without_accents(form).translate(_LETTERS)] = None
-    return [_cut(form) for form in forms]
+    cut = [_cut(form) for form in forms]
+    if not word.isascii():
+        cut += [run[i : i + 2] for run in _UNSPACED.findall(word) for i in range(len(run) - 1)]
+    return cut
 
 
 def _cut(term: str) -> str:

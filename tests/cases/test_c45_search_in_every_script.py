@@ -1,4 +1,4 @@
-"""Case C45: a search in Korean, Chinese, Japanese, Russian or French finds what is there, with nothing to install."""
+"""Case C45: a search in Korean, Chinese, Thai, Russian and so on finds what is there, with nothing to install."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ FACTS = (
     "会議は木曜日に変更された",
     "Договор подписан вчера",
     "La crèche ouvre à 9h",
+    "ประชุมวันศุกร์ที่กรุงเทพมหานคร",
 )
 FINDS = {
     "점검": 0, "금요일": 0, "점": 0, "发票": 1, "票": 1, "SharePoint": 1, "会議": 2, "木曜日": 2, "договор": 3,
-    "creche": 4, "crèche": 4, "그럼 다음번 점검 시간이 언제로 정해졌는지 다시 한번 알려 주시겠어요?": 0,
+    "creche": 4, "crèche": 4, "กรุงเทพ": 5, "วันศุกร์": 5,
+    "그럼 다음번 점검 시간이 언제로 정해졌는지 다시 한번 알려 주시겠어요?": 0,
 }  # fmt: skip
 NOISE = (
     "회의실 예약은 총무팀",
