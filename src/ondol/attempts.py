@@ -61,14 +61,22 @@ class Dropped:
 AttemptEnd: TypeAlias = Returned | Raised | Unwound | TimedOut | Stopped | Dropped
 
 
-#: The run whose tool this is, and the task of the call: a task that the tool has begun is not waited for by the tool.
-_CALLING: ContextVar[tuple[str, weakref.ref[asyncio.Task[Any]]] | None] = ContextVar("calling", default=None)
+#: The run whose tool this is, and the task of the call, if it has one: a task that the tool has begun is not waited for
+#: by the tool.
+_CALLING: ContextVar[tuple[str, weakref.ref[asyncio.Task[Any]] | None] | None] = ContextVar("calling", default=None)
 
 
 def calling() -> str | None:
     """The run whose ``async`` tool this is, where this is its own code."""
     call = _CALLING.get()
-    return None if call is None or call[1]() is not asyncio.current_task() else call[0]
+    is_own = call is not None and call[1] is not None and call[1]() is asyncio.current_task()
+    return call[0] if call is not None and is_own else None
+
+
+def begun_by() -> str | None:
+    """The run whose tool this is, or has begun this: in a task of its own, or from its thread."""
+    call = _CALLING.get()
+    return None if call is None else call[0]
 
 
 def returned(result: Any) -> Returned:
@@ -148,6 +156,7 @@ def _called(
     tool: Tool[..., Any], ctx: Context[Any], arguments: Mapping[str, Any], is_late: Callable[[], bool]
 ) -> AttemptEnd:
     try:
+        _CALLING.set((ctx.run_id, None) if ctx else None)
         return Dropped() if is_late() else _end(tool, tool.call(ctx, arguments))
     except BaseException as error:  # what leaves a thread is lost, and somebody waits for its end
         return _raised(tool, error)

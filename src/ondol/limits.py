@@ -49,7 +49,8 @@ class Limits:
 
     Of the process, so for ``Runtime(limits=...)`` only:
 
-    - ``runs``: that are driven at once (200 where nobody says).
+    - ``runs``: that are driven at once (200 where nobody says). One whose tool waits for another run lends that its
+      place.
 
     Where an agent and its runtime both set one, the smaller counts.
     """

@@ -582,6 +582,10 @@ class Runtime:
     async def _until_rest(self, row: RunRow, at_rest: frozenset[str] = AT_REST) -> RunRow:
         """The run's row when it is at rest. Raises what made this process refuse to drive it."""
         engine = self._working
+        with engine.awaited(row.id):
+            return await self._rested(engine, row, at_rest)
+
+    async def _rested(self, engine: EmbeddedEngine, row: RunRow, at_rest: frozenset[str]) -> RunRow:
         if row.state in ("waiting", "parked", "failed"):
             row = await self._run_row(row.tenant, row.id)  # it may have moved on since it was read
         while row.state not in at_rest:
@@ -606,9 +610,10 @@ class Runtime:
         return row
 
     async def _events(self, tenant: str, run: str, after: str | None, at_rest: frozenset[str]) -> AsyncIterator[Event]:
-        async for event in self._watch(tenant, run, after, at_rest):
-            if event is not None:
-                yield event
+        with self._working.awaited(run):
+            async for event in self._watch(tenant, run, after, at_rest):
+                if event is not None:
+                    yield event
 
     def _watch(
         self, tenant: str, run: str, after: str | None, at_rest: frozenset[str], idle: float | None = None,

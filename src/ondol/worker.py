@@ -13,12 +13,13 @@ import contextvars
 import functools
 import os
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
 from ondol import lifecycle, queries, transactions
-from ondol.attempts import calling
+from ondol.attempts import begun_by, calling
 from ondol.cancellation import InFlight, begin
 from ondol.clock import Clock, Jumps, Timer, micros, to_micros
 from ondol.deliveries import Deliveries
@@ -82,6 +83,8 @@ class EmbeddedEngine:
         self._pending: dict[str, str] = {}  # run -> tenant, wanting a task
         self._suspects: dict[str, str] = {}  # the same, of runs that are driven alone
         self._alone: str | None = None
+        self._waiting: Counter[str] = Counter()  # runs here whose tools wait for other runs: for how many
+        self._awaited: Counter[str] = Counter()  # what those wait for
         self._patience: Timer | None = None
         self._look_again = False
         self.refused: dict[str, OndolError] = {}  # runs that cannot be read here, and why
@@ -132,6 +135,25 @@ class EmbeddedEngine:
         if drive is None or (drive.row.tenant, drive.row.session) != (run.tenant, run.session):
             return None
         return drive.row.id
+
+    @contextlib.contextmanager
+    def awaited(self, run: str) -> Iterator[None]:
+        """Somebody waits for the run. A tool that does lends it the place of its own: else both might wait for ever."""
+        if (caller := begun_by()) is None:
+            yield
+            return
+        waits = (self._waiting, caller), (self._awaited, run)
+        for waited, name in waits:
+            waited[name] += 1
+        if not self._draining:
+            self._start_pending()
+        try:
+            yield
+        finally:
+            for waited, name in waits:
+                waited[name] -= 1
+                if not waited[name]:
+                    del waited[name]
 
     # --- what makes it look -------------------------------------------------------------------------------------
 
@@ -211,10 +233,17 @@ class EmbeddedEngine:
                 self._has_room()
 
     def _start_pending(self) -> None:
-        """As many as there are slots. A run that processes died of runs alone, so that it takes no other with it."""
+        """As many as there are slots. A run that processes died of runs alone, so that it takes no other with it.
+
+        Each run whose tool waits for others lends its slot to one of these; where all wait, to what is before those.
+        """
+        waiting = sum(run in self._driven for run in self._waiting)
+        awaited = [run for run in self._awaited if run in self._pending]
+        for run in awaited[: max(0, self.slots + waiting - len(self._driven))]:
+            self._start(run, self._pending.pop(run))
         if self._alone is not None:
             return
-        while self._pending and len(self._driven) < self.slots:
+        while self._pending and len(self._driven) < max(self.slots, waiting + 1):
             run = next(iter(self._pending))
             self._start(run, self._pending.pop(run))
         if not self._suspects and not any(d.waking for d in self._driven.values()):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+from collections import Counter
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,11 +19,13 @@ from ondol import (
     Context,
     InvalidInput,
     Limits,
+    ModelRequest,
     QueueFull,
     Run,
     RunFailed,
     Runtime,
     RunWaiting,
+    Tool,
     TooLarge,
     tool,
 )
@@ -358,6 +363,56 @@ async def test_no_more_runs_are_driven_at_once_than_the_process_may(tmp_path: Pa
         assert {r.id for r in await rt.runs(state="running")} == set(working)
         go_on.set()
         assert [(await r.result()).text for r in runs] == ["done"] * 6
+
+
+async def test_a_run_whose_tool_waits_for_others_lends_one_of_them_its_place(tmp_path: Path) -> None:
+    """Where all places were taken by runs that wait for others, none of them would go on before its tool's time is
+    over."""
+    loop, soon = asyncio.get_running_loop(), timedelta(seconds=20)
+    working, at_once = Counter[str](), Counter[str]()
+
+    @contextlib.asynccontextmanager
+    async def counted(who: str) -> AsyncIterator[None]:
+        working[who] += 1
+        at_once[who] = max(at_once[who], working[who])
+        yield
+        working[who] -= 1
+
+    async def helps(request: ModelRequest) -> str:
+        async with counted("helpers"):
+            await asyncio.sleep(0)
+        return "helped"
+
+    async def help_in(session: str) -> str:
+        return (await rt.run("helper", "help", session=session)).text
+
+    @tool(timeout=soon)
+    async def in_tasks() -> list[str]:
+        async with counted("asking"):
+            return await asyncio.gather(help_in("s1"), help_in("s2"), help_in("s3"))
+
+    @tool(timeout=soon)
+    def in_thread() -> str:
+        return asyncio.run_coroutine_threadsafe(help_in("s4"), loop).result()
+
+    @tool(timeout=soon)
+    async def by_watching() -> str:
+        async with counted("asking"):
+            return [event async for event in (await rt.start("helper", "help")).events()][-1].type
+
+    @tool(timeout=soon)
+    async def behind_another() -> str:
+        await rt.start("helper", "nobody waits for this", session="s5")
+        return await help_in("s5")
+
+    tools: list[Tool[..., Any]] = [in_tasks, in_thread, by_watching, behind_another]
+    agents = [Agent(t.name, model=ScriptedModel([[call(t.name)], "done"]), tools=[t]) for t in tools]
+    helper = Agent("helper", model=ScriptedModel(helps))
+    rt = Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[*agents, helper], limits=Limits(runs=1))
+    async with rt:
+        runs = [await rt.start(agent, "go") for agent in agents for _ in range(2)]
+        assert [(await run.result()).text for run in runs] == ["done"] * 8
+    assert at_once == {"asking": 1, "helpers": 1}
 
 
 def test_runs_at_once_are_a_matter_of_the_process() -> None:
