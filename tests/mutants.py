@@ -49,6 +49,13 @@ class Verdict(NamedTuple):
 
 MUTANTS = (
     Mutant(
+        "http: a long text in a body takes no memory beside it",
+        "http/guard.py",
+        """rb'"[^"\\\\]*+(?:\\\\.[^"\\\\]*+)*+"?|""",
+        """rb'"(?:[^"\\\\]|\\\\.)*"?|""",
+        ("tests/http/test_refusals.py::test_a_long_text_is_passed_over_in_the_memory_that_it_has",),
+    ),
+    Mutant(
         "console: who presses Enter in a field has decided nothing",
         "http/console/templates/parts.html",
         "<button disabled hidden></button>",

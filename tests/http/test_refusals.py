@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import socket
+import tracemalloc
 from collections.abc import AsyncIterator
 
 import pytest
@@ -13,7 +14,7 @@ from door import Door, door, raw, read, run
 from kit import Gate
 
 from ondol import Agent, Context, Limits, Runtime
-from ondol.errors import StoreFull
+from ondol.errors import InvalidInput, StoreFull
 from ondol.events import Event
 from ondol.http import guard, serving, sse
 from ondol.http.drain import Drain
@@ -56,6 +57,18 @@ async def test_what_is_too_large_is_413_and_too_deep_422(http: Door) -> None:
                                   files={"attachments": ("a.txt", b"x" * 5000)})  # fmt: skip
     assert form.status_code == 413
     assert await http.app.runtime.runs() == []
+
+
+def test_a_long_text_is_passed_over_in_the_memory_that_it_has() -> None:
+    """An attachment in JSON is one. How deep JSON nests is looked for beside its texts."""
+    for text in ("x" * 300_000, '\\"[' * 100_000):
+        sent = json.dumps([text, {}]).encode()
+        tracemalloc.start()
+        guard._check_depth(sent, 2)
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+        tracemalloc.stop()
+        with pytest.raises(InvalidInput):
+            guard._check_depth(sent, 1)
 
 
 async def test_files_come_by_form_and_by_json_and_go_out_as_downloads(http: Door) -> None:
