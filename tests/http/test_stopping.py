@@ -15,12 +15,14 @@ from typing import Any
 
 import httpx
 import pytest
-from door import read
+from door import door, read
 from http_served import APP, BOUND, answering, calls, content, served
+from kit import Gate
 from providers.loopback import LoopbackServer
 from providers.openai_server import says, stalls
 
-from ondol.testing import Process
+from ondol import Agent, Context, Runtime
+from ondol.testing import Process, ScriptedModel, call
 
 STREAM = {"accept": "text/event-stream"}
 
@@ -114,6 +116,33 @@ async def test_a_process_that_is_asked_to_stop_reaches_a_boundary_and_the_next_o
         happened = [e.event for e in [*told, *rest]]
         assert happened.index("effect.succeeded") < happened.index("run.resumed")  # by the one that was asked to stop
     assert content(tmp_path / "done") == "done\n"
+
+
+async def test_who_waits_for_the_end_of_a_run_is_answered_when_the_process_stops(db: str) -> None:
+    gate = Gate()
+
+    async def slow(ctx: Context[None]) -> str:
+        """Take long."""
+        await gate.wait()
+        return "done"
+
+    agent = Agent("slow", model=ScriptedModel([call("slow"), "done"]), tools=[slow])
+    async with Runtime(db, agents=[agent]) as rt, door(rt) as http:
+        body, prefer = {"agent": "slow", "input": "go"}, {"prefer": "wait=9999"}
+        starting = asyncio.create_task(http.client.post("/v1/runs", json=body, headers=prefer))
+        await gate.reached.wait()
+        (run,) = await rt.runs()
+        where, long = f"/v1/runs/{run.id}/result", {"wait": 3000}
+        waiting = asyncio.create_task(http.client.get(where, params=long))
+        while http.app.drain._waiting < 2:
+            await asyncio.sleep(0)
+        assert http.app.drain.streams == 0
+        http.app.drain.end_streams()
+        for answer in (await starting, await waiting, await http.client.get(where, params=long)):
+            assert (answer.status_code, answer.json()["id"]) == (202, run.id)
+        assert starting.result().headers["preference-applied"] == "wait=60"  # no more than that is waited
+        gate.open()
+        await run.result()
 
 
 async def test_a_mounted_door_lets_the_uvicorn_above_it_stop(db: str, tmp_path: Path, provider: LoopbackServer) -> None:

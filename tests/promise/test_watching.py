@@ -11,6 +11,7 @@ import pytest
 
 from ondol import Context, Run, tool
 from ondol.http.callers import Caller
+from ondol.http.drain import Drain
 from ondol.http.service import Service
 from ondol.stores import sqlite
 from ondol.testing import FaultPlan, barrier, call
@@ -121,7 +122,7 @@ async def test_a_stream_that_is_given_up_leaves_no_watcher(house: House, begun: 
     agent, in_model = house.agent("done"), barrier()
     async with house.life(agent, plan=FaultPlan().at("model.before", fault=in_model)) as life:
         run = await life.rt.start(agent, "go", session="s", operation_id="op")
-        stream = Service(life.rt).watch(caller, run)
+        stream = Service(life.rt, Drain()).watch(caller, run)
         assert life.rt._streams.is_watched(run.id)
         if begun:
             await anext(stream)

@@ -53,7 +53,7 @@ class App:
 
     def __init__(self, runtime: Runtime, admission: Admission, heartbeat: float, longest: float | None) -> None:
         self.runtime, self.drain, self.metrics = runtime, Drain(longest, runtime._streams.hurry, self._rest), Metrics()
-        self.service = Service(runtime, heartbeat=heartbeat)
+        self.service = Service(runtime, self.drain, heartbeat=heartbeat)
         looks = Looks(self.service)
         self.api = _api(self.service, self.drain, self.metrics, looks)
         app: ASGIApp = Guard(self.api, runtime, admission, self.drain, looks.answer)

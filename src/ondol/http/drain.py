@@ -1,15 +1,16 @@
-"""Is this process about to stop, and which streams are open?
+"""Is this process about to stop, and who is still waited for: streams, and requests that wait for the end of a run?
 
 ``ondol serve`` says so itself. Under another server nobody tells an application in time: ASGI speaks to it only when
-all connections are closed, and a stream keeps one open. So while a stream is open, the door looks whether the server
+all connections are closed, and whoever waits keeps one open. So while anybody does, the door looks whether the server
 that has the signals (uvicorn) was asked to stop.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 _LOOK = 0.25  # seconds between two looks at the server
 
@@ -25,7 +26,8 @@ def _server_stops() -> bool:
 
 class Drain:
     """Of one application. Once it has begun no new work is taken. Streams end when ``end_streams`` is called, with what
-    was stored by then, or by themselves after ``longest`` seconds: their readers come back for the rest.
+    was stored by then, or by themselves after ``longest`` seconds: their readers come back for the rest. So do requests
+    that wait: they are answered with what is there.
 
     ``rest`` brings runs to a boundary, ``hurry`` lets the watchers of streams read what is stored.
     """
@@ -38,16 +40,18 @@ class Drain:
         self._looking: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._ends: set[Callable[[], None]] = set()
+        self._waiting, self._ended = 0, False
 
     @property
     def streams(self) -> int:
         """Streams that are open now."""
-        return len(self._ends)
+        return len(self._ends) - self._waiting
 
     def begin(self) -> None:
         self.begun = True
 
     def end_streams(self) -> None:
+        self._ended = True
         for end in list(self._ends):
             end()
         self._hurry()
@@ -63,6 +67,23 @@ class Drain:
         if not self._ends and self._looking is not None:
             self._looking.cancel()
             self._looking = None
+
+    @contextlib.asynccontextmanager
+    async def waiting(self, seconds: float) -> AsyncIterator[None]:
+        """As ``asyncio.timeout``, whose time is also over when streams are to end."""
+        async with asyncio.timeout(0 if self._ended else seconds) as limit:
+
+            def end() -> None:
+                if not limit.expired():
+                    limit.reschedule(asyncio.get_running_loop().time())
+
+            self._waiting += 1
+            self.opened(end)
+            try:
+                yield
+            finally:
+                self._waiting -= 1
+                self.closed(end)
 
     async def _look(self) -> None:
         """Until the server is asked to stop; then let runs rest, and end the streams."""

@@ -44,7 +44,7 @@ from ondol.http.requests import (
     sent,
     wants_events,
 )
-from ondol.http.service import Service
+from ondol.http.service import LONGEST_WAIT, Service
 from ondol.http.steps import StepBody, steps_of
 
 RunId = Annotated[str, Path(description="The id of a run.", min_length=1)]
@@ -126,7 +126,7 @@ def routes(service: Service, drain: Drain) -> APIRouter:
         if said.wait and not said.respond_async:
             answering = await service.wait(run, said.wait)
             response = replies.outcome(answering, replayed=run.replayed)
-            response.headers["preference-applied"] = f"wait={said.wait:g}"
+            response.headers["preference-applied"] = f"wait={min(said.wait, LONGEST_WAIT):g}"
             return response
         if run.created and run.status == "queued":
             return replies.of_run(run)  # as it was accepted, however far it has come meanwhile

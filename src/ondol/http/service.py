@@ -6,7 +6,6 @@ here is what only a door to the network has: whose things a caller sees, and who
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import time
@@ -32,6 +31,7 @@ from ondol.errors import (
 from ondol.events import Event
 from ondol.handles import AT_REST, ENDED, Ask, Effect, Run, Session, SessionMessage
 from ondol.http.callers import Caller
+from ondol.http.drain import Drain
 from ondol.replay import By, ReplayVerdict
 from ondol.runtime import ForkEffects, ReplayClock, Runtime, Trigger
 from ondol.seeing import SeenContext
@@ -72,8 +72,8 @@ class Word:
 class Service:
     """Every method takes the ``Caller`` first. What is not theirs is not found."""
 
-    def __init__(self, runtime: Runtime, *, heartbeat: float = HEARTBEAT) -> None:
-        self.rt, self.heartbeat = runtime, heartbeat
+    def __init__(self, runtime: Runtime, drain: Drain, *, heartbeat: float = HEARTBEAT) -> None:
+        self.rt, self.drain, self.heartbeat = runtime, drain, heartbeat
 
     # --- runs ---------------------------------------------------------------------------------------------------
 
@@ -167,10 +167,11 @@ class Service:
                 yield event
 
     async def wait(self, run: Run, seconds: float) -> Run:
-        """The run that answers for this one, as it is when it comes to rest or after so many seconds."""
+        """The run that answers for this one, as it is when it comes to rest, after so many seconds, or when this process
+        is about to stop."""
         if seconds > 0:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(seconds, LONGEST_WAIT)):
+                async with self.drain.waiting(min(seconds, LONGEST_WAIT)):
                     await self.rt._until_rest((await self.answering(run))._row)
                     await self.rt._until_rest((await self.answering(run))._row)  # it may have joined another meanwhile
         return await self.answering(run)
