@@ -49,6 +49,20 @@ class Verdict(NamedTuple):
 
 MUTANTS = (
     Mutant(
+        "http: methods that are made up are counted as one",
+        "http/metrics.py",
+        'scope["method"] in _NAMED else',
+        'scope["method"] else',
+        ("tests/http/test_failing.py::test_methods_that_are_made_up_leave_nothing_behind",),
+    ),
+    Mutant(
+        "http: a body that does not come to its end is no fault of the server",
+        "http/guard.py",
+        'if message["type"] == "http.disconnect":\n            raise',
+        "if False:\n            raise",
+        ("tests/http/test_failing.py::test_a_client_that_is_gone_before_its_body_is_there_is_no_fault_of_ours",),
+    ),
+    Mutant(
         "http: a long text in a body takes no memory beside it",
         "http/guard.py",
         """rb'"[^"\\\\]*+(?:\\\\.[^"\\\\]*+)*+"?|""",

@@ -105,6 +105,32 @@ async def test_a_browser_gets_a_page_and_a_program_a_problem(http: Door, name: s
         assert_is_problem(await asked(wrong.page, PROGRAM), wrong.status, wrong.code)
 
 
+@pytest.mark.parametrize(
+    ("asked", "allowed"),
+    [("PUT /v1/runs", "GET, POST"), ("GET /session/send", "POST"), ("PUT /asks/a_x", "GET, POST"),
+     ("POST /healthz", "GET, HEAD"), ("PUT /v1/sessions/a%2Fb", "DELETE, GET, PATCH")],
+)  # fmt: skip
+async def test_an_address_says_what_it_takes(http: Door, asked: str, allowed: str) -> None:
+    refused = await http.client.request(*asked.split())
+    assert (refused.status_code, refused.headers["allow"]) == (405, allowed)
+    assert f"{asked} is not possible" in refused.json()["detail"]
+
+
+async def test_methods_that_are_made_up_leave_nothing_behind(http: Door) -> None:
+    for n in range(3):
+        assert (await http.client.request("BREW" * (n + 1), "/healthz")).status_code == 405
+    assert (await http.client.head("/healthz")).status_code == 200
+    counted = (await http.client.get("/metrics")).text
+    assert "BREW" not in counted
+    assert 'ondol_http_requests_total{method="?",status="405"} 3' in counted
+    assert 'ondol_http_requests_total{method="HEAD",status="200"} 1' in counted
+
+
+async def test_nothing_is_kept_on_the_way(http: Door) -> None:
+    for address in ("/v1/runs", "/runs", "/readyz", "/metrics", "/v1/nowhere"):
+        assert (await http.client.get(address)).headers["cache-control"] == "no-store"
+
+
 async def test_a_refusal_is_a_page_that_looks_like_one(http: Door) -> None:
     style = await http.client.get("/static/console.css", headers={"host": "elsewhere.example"})
     assert (style.status_code, style.headers["content-type"]) == (200, "text/css; charset=utf-8")
@@ -142,6 +168,30 @@ async def test_a_slow_body_is_told_to_both(http: Door) -> None:
     answers: Any = await asyncio.gather(asked("/theme", BROWSER["accept"]), asked("/v1/runs", "*/*"))
     assert_is_page(answers[0], 408, "too_slow")
     assert_is_problem(answers[1], 408, "too_slow")
+
+
+@pytest.mark.parametrize("media", ["application/json", "multipart/form-data; boundary=b", FORM["content-type"]])
+async def test_a_client_that_is_gone_before_its_body_is_there_is_no_fault_of_ours(
+    http: Door, caplog: pytest.LogCaptureFixture, media: str
+) -> None:
+    pages = ("/theme", "/sign-in", "/session/send")
+    for path in pages if media == FORM["content-type"] else (*pages, "/v1/runs"):
+        left, told = [{"type": "http.request", "body": b"--b\r\n", "more_body": True}], []
+
+        async def receive(left: list[Any] = left) -> Any:
+            return left.pop() if left else {"type": "http.disconnect"}
+
+        async def send(message: Any, told: list[Any] = told) -> None:
+            told.append(message)
+
+        given = {"host": "localhost", "content-type": media, "transfer-encoding": "chunked"}
+        await http.app({
+            "type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"",
+            "headers": [(n.encode(), v.encode()) for n, v in given.items()], "client": ("127.0.0.1", 1),
+            "server": ("localhost", 80), "scheme": "http", "root_path": "",
+        }, receive, send)  # fmt: skip
+        assert told[0]["status"] == 400, path
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,8 @@ async def test_files_come_by_form_and_by_json_and_go_out_as_downloads(http: Door
     files = {"attachments": ("../evil.html", page, "text/html")}
     by_form = await http.client.post("/v1/runs", data={"agent": "hello", "input": "hi"}, files=files,
                                      headers={"idempotency-key": "k"})  # fmt: skip
+    elsewhere = await http.client.post("/v1/sessions", files={"attachments": ("evil.html", page)})
+    assert elsewhere.status_code == 415, "a form where no files are taken"
     attachment = {"name": "evil.html", "data": base64.b64encode(page).decode(), "media_type": "text/html"}
     by_json = await http.client.post("/v1/runs", json=body(attachments=[attachment]), headers={"idempotency-key": "k"})
     assert {by_form.status_code, by_json.status_code} <= {200, 202}, (by_form.text, by_json.text)  # ended, or goes on

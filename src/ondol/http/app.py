@@ -23,20 +23,21 @@ from fastapi.middleware.cors import CORSMiddleware
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ondol import errors
 from ondol.errors import Forbidden, InvalidInput, Malformed, NotFound, OndolError
 from ondol.http import console, routes_asks, routes_memory, routes_outbox, routes_rest, routes_runs, routes_sessions
 from ondol.http.console.looks import Looks
-from ondol.http.description import describe, methods_at
+from ondol.http.description import describe
 from ondol.http.drain import Drain
 from ondol.http.guard import Admission, Guard
 from ondol.http.memories import Memories
-from ondol.http.metrics import Metrics
+from ondol.http.metrics import METHODS, Metrics
 from ondol.http.problems import internal, problem
 from ondol.http.replies import PREFIX
-from ondol.http.requests import place, said
+from ondol.http.requests import SLASH, place, said
 from ondol.http.service import HEARTBEAT, Service
 from ondol.runtime import Runtime
 from ondol.secret import logger
@@ -162,7 +163,7 @@ def _add_errors(api: FastAPI, looks: Looks) -> None:
 
     @api.exception_handler(HTTPException)
     async def of_http(request: Request, error: HTTPException) -> Response:
-        where = f"{request.method} {place(request)}"
+        where = f"{request.method} {place(request).replace(SLASH, '%2F')}"
         match error.status_code:
             case 404:
                 nothing = NotFound(f"there is nothing at {where}: /openapi.json says what there is")
@@ -170,7 +171,7 @@ def _add_errors(api: FastAPI, looks: Looks) -> None:
             case 405:
                 impossible = Malformed(f"{where} is not possible: /openapi.json says what is")
                 response = await looks.answer(request, impossible, 405)
-                response.headers["allow"] = ", ".join(methods_at(api, place(request))) or "GET"
+                response.headers["allow"] = ", ".join(_methods_at(api, request.scope))
                 return response
             case status:
                 return await looks.answer(request, Malformed(f"{where}: {error.detail}"), status)
@@ -179,6 +180,11 @@ def _add_errors(api: FastAPI, looks: Looks) -> None:
     async def fault(request: Request, error: Exception) -> Response:
         log.error("%s %s", request.method, request.url.path, exc_info=error)
         return await looks.answer(request, internal(error))
+
+
+def _methods_at(api: FastAPI, scope: Scope) -> list[str]:
+    """The methods that an address has."""
+    return [m for m in METHODS if any(r.matches({**scope, "method": m})[0] is Match.FULL for r in api.routes)]
 
 
 __all__ = ["App", "make_app"]

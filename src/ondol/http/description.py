@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from fastapi import FastAPI
@@ -77,13 +76,3 @@ def _add_links(operation: dict[str, Any]) -> None:
                 target: {"operationId": target, "parameters": {parameter: f"$response.body#/{place}"}}
                 for target in targets
             }
-
-
-def methods_at(api: FastAPI, path: str) -> list[str]:
-    """The methods that an address has."""
-    found: set[str] = set()
-    for template, operations in api.openapi()["paths"].items():
-        pattern = re.sub(r"\\{\w+\\}", "[^/]+", re.escape(template))
-        if re.fullmatch(pattern, path):
-            found |= {method.upper() for method in operations}
-    return sorted(found)

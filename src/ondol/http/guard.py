@@ -102,7 +102,10 @@ class Guard:
 
         async def sending(message: Message) -> None:
             nonlocal started
-            started = started or message["type"] == "http.response.start"
+            if message["type"] == "http.response.start":
+                started = True
+                if not any(name == b"cache-control" for name, _ in message["headers"]):
+                    message = {**message, "headers": [*message["headers"], (b"cache-control", b"no-store")]}
             await send(message)
 
         if (size := sum(len(name) + len(value) for name, value in scope["headers"])) > self.admission.limits.headers:
@@ -193,7 +196,7 @@ class _Body:
         self.is_read = True
 
     async def check(self, request: Request, path: str) -> None:
-        """Raises TooLarge, TooSlow, UnsupportedMedia, Malformed, InvalidInput."""
+        """Raises TooLarge, TooSlow, UnsupportedMedia, Malformed, InvalidInput; so does reading the rest."""
         length = request.headers.get("content-length", "")
         if "content-length" in request.headers and not length.isdecimal():
             raise Malformed(f"Content-Length {length!r} is no number")
@@ -203,7 +206,8 @@ class _Body:
         self.is_read = False
         self._deadline = asyncio.get_running_loop().time() + self._limits.body_time
         media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if media not in (_JSON, _FORM) and not (is_page(path) and media == _URLENCODED):
+        taken = (_JSON, _FORM, _URLENCODED) if is_page(path) else (_JSON, _FORM) if path.endswith("/runs") else (_JSON,)
+        if media not in taken:
             raise UnsupportedMedia(f"a body of type {media or 'nothing'!r} is not taken: send {_JSON}")
         self._limit = self._limits.upload if media == _FORM else self._limits.body
         if int(length or 0) > self._limit:
@@ -212,8 +216,6 @@ class _Body:
             chunks = []
             while True:
                 message = await self.receive()
-                if message["type"] == "http.disconnect":
-                    raise Malformed("the body of the request ended before its end")
                 chunks.append(message.get("body", b""))
                 if not message.get("more_body"):
                     break
@@ -232,11 +234,12 @@ class _Body:
         except TimeoutError as error:
             limit = self._limits.body_time
             raise TooSlow(f"the body of the request was not there after {limit:g} s: send it at once") from error
-        if message["type"] == "http.request":
-            self._taken += len(message.get("body", b""))
-            if self._taken > self._limit:
-                raise self._too_large()
-            self.is_read = not message.get("more_body")
+        if message["type"] == "http.disconnect":
+            raise Malformed("the body of the request ended before its end")
+        self._taken += len(message.get("body", b""))
+        if self._taken > self._limit:
+            raise self._too_large()
+        self.is_read = not message.get("more_body")
         return message
 
     async def discard(self) -> None:

@@ -13,6 +13,8 @@ from ondol.runtime import Runtime
 
 MEDIA_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds until an answer begins
+METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")  # that an address here may have
+_NAMED = frozenset({*METHODS, "OPTIONS"})  # of others there is no end: each would take memory for ever
 _COUNTED = 1000  # of what waits; a longer queue is shown as this long
 
 
@@ -38,7 +40,7 @@ class Metrics:
             async def sending(message: Message) -> None:
                 if message["type"] == "http.response.start":
                     took = asyncio.get_running_loop().time() - began
-                    self._requests[scope["method"] if scope["method"].isalpha() else "?", message["status"]] += 1
+                    self._requests[scope["method"] if scope["method"] in _NAMED else "?", message["status"]] += 1
                     self._buckets[bisect.bisect_left(_BUCKETS, took)] += 1
                     self._seconds += took
                 await send(message)

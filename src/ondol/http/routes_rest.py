@@ -80,11 +80,13 @@ def watching_over(service: Service, drain: Drain, metrics: Metrics) -> APIRouter
     """The routes that are not below ``/v1``."""
     router = APIRouter(tags=["process"])
 
+    @router.head("/healthz", include_in_schema=False)
     @router.get("/healthz", responses={200: {"model": Health}, **problems()})
     async def healthz() -> Response:
         """The process answers."""
         return JSONResponse({"status": "ok"})
 
+    @router.head("/readyz", include_in_schema=False)
     @router.get("/readyz", responses={200: {"model": Readiness}, **problems()})
     async def readyz() -> Response:
         """It takes work: the store can be written, and the process is not about to stop."""

@@ -167,8 +167,8 @@ class Service:
                 yield event
 
     async def wait(self, run: Run, seconds: float) -> Run:
-        """The run that answers for this one, as it is when it comes to rest, after so many seconds, or when this process
-        is about to stop."""
+        """The run that answers for this one, as it is when it comes to rest or after so many seconds, or when this
+        process is about to stop."""
         if seconds > 0:
             with contextlib.suppress(TimeoutError):
                 async with self.drain.waiting(min(seconds, LONGEST_WAIT)):
