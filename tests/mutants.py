@@ -1037,6 +1037,15 @@ MUTANTS = (
         ("tests/promise/test_notes.py::test_words_that_the_provider_refuses_do_not_have_every_turn_after_refused",),
     ),
     Mutant(
+        "models: a session with calls is never sent without any tools",
+        "runner.py",
+        "            is_whole = not any(m.calls for m in seen)\n",
+        "            pass\n",
+        (
+            "tests/cases/test_c49_dynamic_tools.py::test_c49_results_of_a_tool_that_no_longer_exists_stay_in_the_history",
+        ),
+    ),
+    Mutant(
         "window: a number in the name of a model or of a request is no window",
         "sizes.py",
         r"""_NUMBER = r"(?<![\w@#-])(?<!\d[.:])(\d[\d,]{2,}\d)(?!\w|[-.:]\d)"
