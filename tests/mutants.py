@@ -1191,6 +1191,20 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "memory: what is kept at hand of a session counts also where nothing was said in it",
+        "histories.py",
+        "if old else history.size + self.BESIDE",
+        "if old else history.size",
+        ("tests/promise/test_memory.py",),
+    ),
+    Mutant(
+        "log: it does not stay as long as somebody made it who read for long",
+        "stores/sqlite.py",
+        '        connection.execute(f"PRAGMA journal_size_limit = {_LOG_KEPT}")\n',
+        "",
+        ("tests/stores/test_sqlite_processes.py",),
+    ),
+    Mutant(
         "context: the next turn reads what is shown and not all that was said",
         "histories.py",
         "        start, until = session.shown.since, session.next_message\n",

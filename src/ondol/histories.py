@@ -46,6 +46,7 @@ class HistoryCache:
     """Histories of sessions that ran here lately, so that a warm turn reads only what is new."""
 
     LIMIT = 8_000_000  # characters of stored bodies, over all sessions
+    BESIDE = 1000  # that each session counts for beside these, also where nothing was said in it yet
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[str, str, int, str], History] = OrderedDict()
@@ -81,11 +82,11 @@ class HistoryCache:
         )  # fmt: skip
         key = _key(session, provider)
         old = self._kept.pop(key, None)
-        self._size += history.size - (old.size if old else 0)
+        self._size += history.size - old.size if old else history.size + self.BESIDE
         self._kept[key] = history
         while self._size > self.LIMIT and len(self._kept) > 1:
             _, dropped = self._kept.popitem(last=False)
-            self._size -= dropped.size
+            self._size -= dropped.size + self.BESIDE
         return history
 
 

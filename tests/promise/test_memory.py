@@ -32,7 +32,8 @@ from ondol import (
     ToolCall,
     tool,
 )
-from ondol.errors import StoreCorrupt
+from ondol.errors import ModelError, StoreCorrupt
+from ondol.histories import History, HistoryCache
 from ondol.runner import Drive
 from ondol.stores import sqlite
 from ondol.testing import ManualClock, ScriptedModel, call
@@ -466,3 +467,27 @@ async def test_a_step_leaves_nothing_that_only_a_collection_frees(db: str) -> No
             gc.set_debug(0)
             gc.garbage.clear()
         assert left == []
+
+
+class Down:
+    name = "down"
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Answer]:
+        raise ModelError("rejected", "it is down")
+        yield
+
+
+async def test_of_sessions_that_did_not_get_an_answer_not_more_is_at_hand_than_of_others(
+    db: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A provider that is down for long leaves many."""
+    monkeypatch.setattr(HistoryCache, "LIMIT", 5 * HistoryCache.BESIDE)
+    agent = Agent("a", model=Down())
+    async with runtime(db, agent) as rt:
+        gc.collect()
+        before = sum(isinstance(o, History) for o in gc.get_objects())
+        for n in range(20):
+            with pytest.raises(RunFailed):
+                await rt.run(agent, "hello", session=f"s{n}")
+        gc.collect()
+        assert sum(isinstance(o, History) for o in gc.get_objects()) - before <= 6

@@ -291,6 +291,26 @@ async def test_a_group_waits_for_a_lock_once(tmp_path: Path, monkeypatch: pytest
     await store.close()
 
 
+async def test_a_log_that_somebody_made_long_by_reading_does_not_stay_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = 100_000
+    monkeypatch.setattr("ondol.stores.sqlite._LOG_KEPT", kept)
+    monkeypatch.setattr("ondol.stores.sqlite._CHECKPOINT_PAGES", 10)
+    store, log = SqliteStore(tmp_path / "ondol.db"), tmp_path / "ondol.db-wal"
+    await store.open(lambda: None)
+    assert await store.drives("o", [])
+    with closing(apsw.Connection(str(tmp_path / "ondol.db"))) as reader:
+        reader.execute("BEGIN").execute("SELECT count(*) FROM meta").fetchall()
+        for n in range(20):  # nothing can be copied out of the log meanwhile
+            await store.write(set_meta, "long", f"{n}" * 10_000)
+        assert log.stat().st_size > 2 * kept
+    for n in range(2):
+        await store.write(set_meta, "short", f"{n}")
+    assert log.stat().st_size <= kept
+    await store.close()
+
+
 # --- what may not be written ------------------------------------------------------------------------------------
 
 UNPRIVILEGED = """

@@ -59,6 +59,7 @@ _READERS = 2
 _POLL = 0.05  # seconds between looks for changes by other processes, when nothing is written
 _LOOK_EVERY = 16  # commits between such looks under load
 _CHECKPOINT_PAGES = 4000  # of the log, after which the driver copies it into the database
+_LOG_KEPT = 64_000_000  # bytes of it that are used again: somebody who read for hours may have made it far longer
 _STATEMENT_CACHE = 200  # prepared statements a connection keeps; all of ours fit
 _NEW, _DROPPED = ".new-", ".dropped-"  # names of blobs on their way in and out
 _DIGEST = re.compile("[0-9a-f]{64}")
@@ -373,6 +374,7 @@ def _open_for_writing(path: Path) -> apsw.Connection:
         connection.execute("PRAGMA secure_delete = ON")  # what was erased is overwritten, not only let go
         connection.execute("PRAGMA temp_store = MEMORY")  # savepoints keep old pages: not in a file
         connection.execute("PRAGMA wal_autocheckpoint = 0")  # the driver checkpoints
+        connection.execute(f"PRAGMA journal_size_limit = {_LOG_KEPT}")
         _keep_plans(connection)
     except BaseException as error:  # it travels on, and the connection must not stay open
         # Closing would copy the log into a file that is refused: it is to be left as it is.
