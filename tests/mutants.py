@@ -49,6 +49,13 @@ class Verdict(NamedTuple):
 
 MUTANTS = (
     Mutant(
+        "console: a form sends back what was there",
+        "http/console/shown.py",
+        'lambda character: f"&#{ord(character)};"',
+        "None",
+        ("tests/http/console/test_hostile.py::test_a_form_sends_back_what_was_there_also_what_cannot_be_seen",),
+    ),
+    Mutant(
         "http: methods that are made up are counted as one",
         "http/metrics.py",
         'scope["method"] in _NAMED else',

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ondol import values
@@ -13,11 +13,12 @@ from ondol import values
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # Unicode's controls, formats (bidi too), line separators
 
 
-def safe(words: str, keep: str = "") -> str:
+def safe(words: str, keep: str = "", spelled: Callable[[str], str] | None = None) -> str:
     """The text with everything spelled out that would move the cursor, change colours or reorder what is read."""
     if words.isascii() and words.isprintable():
         return words
-    return "".join(c if c in keep or unicodedata.category(c) not in _INVISIBLE else _spelled(c) for c in words)
+    spelled = spelled or _spelled
+    return "".join(c if c in keep or unicodedata.category(c) not in _INVISIBLE else spelled(c) for c in words)
 
 
 def _spelled(character: str) -> str:
@@ -27,7 +28,13 @@ def _spelled(character: str) -> str:
 
 def exact(value: Any) -> str:
     """A value as JSON in one line, nothing left out: what a person decides about."""
-    return safe(json.dumps(values.encode(value), ensure_ascii=False))
+    return as_json(values.encode(value))
+
+
+def as_json(encoded: Any, indent: int | None = None) -> str:
+    """An encoded value as JSON that is safe to show, and still means that value."""
+    text = json.dumps(encoded, ensure_ascii=False, indent=indent)
+    return safe(text, "\n", lambda character: json.dumps(character)[1:-1])
 
 
 def called(tool: str | None, arguments: Any) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import re
 import unicodedata
+from html import unescape
 
 from house import House, Page, visitor
 
-from ondol import Agent, Runtime, tool
+from ondol import Agent, Memory, Runtime, tool
 from ondol.handles import Run
 from ondol.testing import ScriptedModel, call, error
 
@@ -73,6 +74,43 @@ async def test_no_string_in_any_field_becomes_a_part_of_a_page(db: str) -> None:
                 if not further:
                     break
                 page = await h.page(str(further[0]["href"]))
+
+
+async def test_a_form_sends_back_what_was_there_also_what_cannot_be_seen(db: str) -> None:
+    """Joiners are in names, emoji and words of some scripts; a flag of England ends with letters that nobody sees."""
+    said = "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645 \u202e"
+    said += "\U0001f3f4\U000e0067\U000e0065\U000e006e\U000e007f <b>&\"'"
+    remembers = Agent("remembers \u200d", model=ScriptedModel(lambda _: "yes"), memory=Memory())
+    async with Runtime(db, agents=[*agents(), remembers]) as rt, visitor(rt) as client:
+        h = House(rt, client)
+        run = await rt.start("talks", said, session=said, user=said)
+        await rests(run)
+        page = await h.page(str(client.build_request("GET", "/session", params={"id": said}).url))
+        assert page.all("div", id="live")[0]["data-session"] == said
+        sent = page.fields("/session/send")
+        assert (sent["session"], sent["agent"]) == (said, "talks")
+        assert page.fields("/session/erase")["session"] == said
+        assert [o["value"] for o in (await h.page("/sessions")).all("option")] == ["talks", "remembers \u200d"]
+        page = await h.page(str(client.build_request("GET", "/runs", params={"session": said, "q": said}).url))
+        assert {i["value"] for i in page.all("input") if i["name"] in ("session", "q")} == {said}
+
+        (ask,) = await run.asks()
+        shown = re.search(r"<textarea[^>]*>([^<]*)", (await h.page(f"/asks/{ask.id}")).html)
+        assert shown is not None
+        await h.post(f"/asks/{ask.id}", seen=ask.arguments_hash, decision="replace", arguments=unescape(shown[1]))
+        await rests(run)
+        assert (await run.effects())[1].arguments == {"what": said}
+
+        await rt.memory.add(said, agent=remembers, user=said)
+        where = str(client.build_request("GET", "/memory", params={"agent": remembers.name, "user": said}).url)
+        page = await h.page(where)
+        shown = re.search(r"<textarea[^>]*>([^<]*)", page.html)
+        assert shown is not None
+        fields = page.fields("/memory/edit")
+        assert unescape(shown[1]) == said
+        await h.post("/memory/edit", **fields, text="yes")
+        assert [f.text for f in await rt.memory.ls(agent=remembers, user=said)] == ["yes"]
+        check(page, where)
 
 
 async def begin(h: House, text: str, n: int) -> Run:

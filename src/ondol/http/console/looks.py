@@ -64,9 +64,9 @@ class Looks:
             lstrip_blocks=True, finalize=shown.finalized,
         )  # fmt: skip
         self.env.filters |= {
-            "look": shown.look, "said": shown.said, "pretty": shown.pretty, "plain": shown.plain, "exact": exact,
-            "lines": shown.lines, "lasted": shown.lasted, "number": shown.number, "size": shown.size, "short": short,
-            "encoded": values.encode,
+            "look": shown.look, "said": shown.said, "kept": shown.kept, "pretty": shown.pretty, "plain": shown.plain,
+            "exact": exact, "lines": shown.lines, "lasted": shown.lasted, "number": shown.number, "size": shown.size,
+            "short": short, "encoded": values.encode,
         }  # fmt: skip
         self.env.globals |= {
             "called": called, "command": self.command, "version": __version__, "money": shown.money,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -14,7 +13,7 @@ from urllib.parse import quote, urlencode
 from markupsafe import Markup, escape
 
 from ondol import clock, values
-from ondol.showing import exact, safe
+from ondol.showing import as_json, exact, safe
 
 _JOINERS = "\u200c\u200d"  # invisible, and part of emoji and of words in some scripts
 _DEFAULT_FILE = "ondol.db"
@@ -78,9 +77,14 @@ def said(text: Any) -> Markup:
     return Markup(escape(safe(str(text), keep=f"\n\t{_JOINERS}")))
 
 
+def kept(text: str) -> Markup:
+    """What a form, or a script, hands back as it is: a browser reads each reference as the character that it is."""
+    return Markup(safe(str(escape(text)), "\n\t", lambda character: f"&#{ord(character)};"))
+
+
 def pretty(encoded: Any) -> str:
     """An encoded value (see ``values``) as JSON over several lines, nothing left out."""
-    return json.dumps(encoded, ensure_ascii=False, indent=2)
+    return as_json(encoded, indent=2)
 
 
 def plain(encoded: Any) -> str:
