@@ -413,6 +413,32 @@ async def test_only_our_own_reasoning_and_signatures_go_back(server: LoopbackSer
     assert "extra_content" not in other["tool_calls"][0]
 
 
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        fails(400, "Tool call id was call_1 but must be a-z, A-Z, 0-9, with a length of 9."),
+        fails(500, "Tool call IDs should be alphanumeric strings with length 9!"),
+    ],
+)
+async def test_who_takes_only_ids_of_nine_letters_gets_them_from_the_next_attempt_on(
+    server: LoopbackServer, model: PydanticAIModel, refusal: Behaviour
+) -> None:
+    """As models of Mistral do, also those ids that their own server gave."""
+    said = [user("look")]
+    for id in ("call_1", "D681PevKs", "call_1", "functions.look:0"):
+        said += [Message("assistant", (ToolCall(id, "look", {}),)), tool_result(id, "look", f"seen {len(said)}")]
+    server.will(refusal)
+    with pytest.raises(ModelError) as caught:
+        await outputs(model, *said)
+    assert caught.value.kind == "unavailable"
+    messages = await sent(server, model, *said)
+    calls = [m["tool_calls"][0]["id"] for m in messages if m["role"] == "assistant"]
+    assert all(len(id) == 9 and id.isalnum() for id in calls)
+    assert len({*calls}) == 4
+    assert calls[1] == "D681PevKs"
+    assert [m["tool_call_id"] for m in messages if m["role"] == "tool"] == calls
+
+
 @pytest.mark.parametrize("days", [{"type": "integer", "default": 3}, {"type": "integer"}])
 async def test_tools_are_shown_as_they_are_written(
     server: LoopbackServer, model: PydanticAIModel, days: dict[str, Any]

@@ -78,17 +78,22 @@ def _shown(part: Attachment, attached: Mapping[str, bytes]) -> list[str | wire.B
 
 
 def to_wire(
-    messages: Sequence[Message], attached: Mapping[str, bytes], origin: Mapping[str, str], system: str
+    messages: Sequence[Message],
+    attached: Mapping[str, bytes],
+    origin: Mapping[str, str],
+    system: str,
+    nine: bool = False,
 ) -> list[wire.ModelMessage]:
     """The messages without what the provider would refuse: empty texts, invalid Unicode, another provider's parts.
 
     ``system`` is pydantic-ai's word for the provider, under which it takes back what is signed. All that is said
-    between two answers is one request there: some providers want all results of an answer together.
+    between two answers is one request there: some providers want all results of an answer together. ``nine``: it takes
+    only ids of calls that have nine letters and digits.
     """
     from pydantic_ai import messages as wire
 
     sent: list[wire.ModelMessage] = []
-    ids = _CallIds()
+    ids = _CallIds(nine)
     for message in messages:
         if message.role == "assistant":
             if said := [given for part in message.parts if (given := _said(part, origin, system, ids))]:
@@ -104,18 +109,23 @@ def to_wire(
     return sent
 
 
+_NINE = re.compile(r"[A-Za-z0-9]{9}")
+
+
 class _CallIds:
     """The ids of calls in one request, each once: a model that numbers its calls begins anew in every run."""
 
-    def __init__(self) -> None:
+    def __init__(self, nine: bool) -> None:
+        self._nine = nine
         self._sent: dict[str, str] = {}  # by the id as it is recorded; a result follows its call
         self._used: set[str] = set()
 
     def of_call(self, id: str, given: str | None) -> str:
         """``given`` is the id that this provider itself gave, where another one is recorded."""
         sent = given or id
-        if sent in self._used:
-            sent = "call_" + hashlib.sha256(f"{len(self._used)}|{_valid(id)}".encode()).hexdigest()[:24]
+        if sent in self._used or (self._nine and not _NINE.fullmatch(sent)):
+            digest = hashlib.sha256(f"{len(self._used)}|{_valid(id)}".encode()).hexdigest()
+            sent = digest[:9] if self._nine else "call_" + digest[:24]
         self._used.add(sent)
         self._sent[id] = sent
         return sent

@@ -89,6 +89,14 @@ def model_error(
     )  # fmt: skip
 
 
+_ONLY_NINE = re.compile(r"tool call ids? .*\blength (?:of )?9\b", re.IGNORECASE)
+
+
+def takes_only_nine(error: Exception) -> bool:
+    """Were ids of calls refused that have not nine letters and digits? So do models of Mistral, whoever serves them."""
+    return _ONLY_NINE.search(str(error)) is not None
+
+
 def _said(body: object) -> object:
     """The provider's own words: some put them in an object in the body."""
     if isinstance(body, dict):
