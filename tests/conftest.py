@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import os
 import shutil
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 from chromium import CHROMIUM
+from pages import TRUSTED
 from postgres import FAST, Server
 
 from ondol.testing import Downstream
@@ -21,6 +23,9 @@ from ondol.testing import Downstream
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A job in the background of a shell ignores Ctrl-C, and so would every process that a test starts and interrupts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# No test speaks TLS, and each client of HTTP would read all certificates of this machine: 20 ms each time.
+os.environ.setdefault("SSL_CERT_FILE", TRUSTED)
 
 _IN_A_BROWSER = "http/console/test_browser.py"
 _BY_SYSTEMD = "http/test_systemd.py"

@@ -36,7 +36,6 @@ from ondol.http.guard import Admission, Guard
 from ondol.http.memories import Memories
 from ondol.http.metrics import METHODS, Metrics
 from ondol.http.problems import internal, problem
-from ondol.http.replies import PREFIX
 from ondol.http.requests import SLASH, place, said
 from ondol.http.service import HEARTBEAT, Service
 from ondol.runtime import Runtime
@@ -115,15 +114,14 @@ def _api(service: Service, drain: Drain, metrics: Metrics, looks: Looks) -> Fast
     api = FastAPI(
         title="Ondol", version=__version__, lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None,
         description="The durable execution lifecycle under AI agents. Errors are RFC 9457 problems.",
-        redirect_slashes=False, generate_unique_id_function=lambda route: route.name,
+        redirect_slashes=False,
     )  # fmt: skip
-    for router in (routes_runs.routes(service, drain), routes_sessions.routes(service, drain),
-                   routes_asks.routes(service), routes_memory.routes(Memories(service.rt)),
-                   routes_outbox.routes(service),
-                   routes_rest.routes(service)):  # fmt: skip
-        api.include_router(router, prefix=PREFIX)
-    api.include_router(routes_rest.watching_over(service, drain, metrics))
-    api.include_router(console.pages(looks))
+    for router in (
+        routes_runs.routes(service, drain), routes_sessions.routes(service, drain), routes_asks.routes(service),
+        routes_memory.routes(Memories(service.rt)), routes_outbox.routes(service), routes_rest.routes(service),
+        routes_rest.watching_over(service, drain, metrics), console.pages(looks),
+    ):  # fmt: skip
+        api.routes.extend(router.routes)  # ``include_router`` would make each once more, at the first request
     _add_errors(api, looks)
     described: dict[str, Any] = {}
 

@@ -13,11 +13,11 @@ from ondol.events import Event
 from ondol.handles import ENDED, Run, Session
 from ondol.http.drain import Drain
 from ondol.http.requests import OnDisconnect, as_header, etag
+from ondol.http.routing import PREFIX
 from ondol.http.service import Page
 from ondol.http.sse import EventStream
 
 T = TypeVar("T")
-PREFIX = "/v1"
 
 
 class Json(JSONResponse):

@@ -409,12 +409,3 @@ def base_name(given: str | None) -> str:
     """A file's name without folders and without what no name may hold."""
     name = re.split(r"[/\\]", given or "")[-1]
     return shown_name(name)
-
-
-def problems() -> dict[int | str, dict[str, Any]]:
-    """What each route may answer when it fails."""
-    shown = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    return {
-        "4XX": {"description": "The request was not taken: `code`, `detail` and `fix` say why.", "content": shown},
-        "5XX": {"description": "The server could not do it.", "content": shown},
-    }

@@ -10,9 +10,9 @@ from typing_extensions import TypedDict
 
 from ondol.bodies import AskBody, EffectBody, ask_body, effect_body
 from ondol.handles import AskState
-from ondol.http import replies
+from ondol.http import replies, routing
 from ondol.http.replies import Json
-from ondol.http.requests import After, DecideAsk, IfMatch, Limit, ResolveEffect, caller_in, etag, matched, problems
+from ondol.http.requests import After, DecideAsk, IfMatch, Limit, ResolveEffect, caller_in, etag, matched
 from ondol.http.service import Service, Word
 
 AskId = Annotated[str, Path(description="The id of an ask.", min_length=1)]
@@ -34,9 +34,9 @@ class Effects(TypedDict):
 
 
 def routes(service: Service) -> APIRouter:
-    router = APIRouter(tags=["asks and effects"])
+    router = routing.router("asks and effects")
 
-    @router.get("/asks", responses={200: {"model": Asks}, **problems()})
+    @router.get("/asks", responses={200: {"model": Asks}, **routing.problems()})
     async def list_asks(
         request: Request, run: str | None = None, session: str | None = None, user: str | None = None,
         state: AskState | Literal["all"] = "open",
@@ -50,13 +50,13 @@ def routes(service: Service) -> APIRouter:
         )  # fmt: skip
         return replies.page(found, ask_body)
 
-    @router.get("/asks/{ask}", responses={200: {"model": AskBody}, **problems()})
+    @router.get("/asks/{ask}", responses={200: {"model": AskBody}, **routing.problems()})
     async def get_ask(request: Request, ask: AskId) -> Response:
         """One ask. Its `ETag` is the hash of its arguments."""
         found = await service.ask(caller_in(request), ask)
         return Json(ask_body(found), headers={"etag": etag(found.arguments_hash)})
 
-    @router.post("/asks/{ask}/decision", responses={200: {"model": AskBody}, **problems()})
+    @router.post("/asks/{ask}/decision", responses={200: {"model": AskBody}, **routing.problems()})
     async def decide_ask(request: Request, ask: AskId, body: DecideAsk, if_match: IfMatch = None) -> Response:
         """Decide an ask, once. `If-Match` is the hash of the arguments that the person saw."""
         word = Word(
@@ -66,7 +66,7 @@ def routes(service: Service) -> APIRouter:
         decided = await service.decide(caller_in(request), ask, word, seen=matched(if_match))
         return Json(ask_body(decided), headers={"etag": etag(decided.arguments_hash)})
 
-    @router.get("/effects", responses={200: {"model": Effects}, **problems()})
+    @router.get("/effects", responses={200: {"model": Effects}, **routing.problems()})
     async def list_effects(
         request: Request, run: str | None = None, session: str | None = None,
         state: Annotated[EffectState | None, Query(description="Only those in this state.")] = None,
@@ -78,12 +78,12 @@ def routes(service: Service) -> APIRouter:
         )
         return replies.page(found, effect_body)
 
-    @router.get("/effects/{effect}", responses={200: {"model": EffectBody}, **problems()})
+    @router.get("/effects/{effect}", responses={200: {"model": EffectBody}, **routing.problems()})
     async def get_effect(request: Request, effect: EffectId) -> Response:
         """One effect."""
         return Json(effect_body(await service.effect(caller_in(request), effect)))
 
-    @router.post("/effects/{effect}/resolution", responses={200: {"model": EffectBody}, **problems()})
+    @router.post("/effects/{effect}/resolution", responses={200: {"model": EffectBody}, **routing.problems()})
     async def resolve_effect(request: Request, effect: EffectId, body: ResolveEffect) -> Response:
         """Settle an unknown effect, by the word of somebody who looked."""
         word = Word(kind=body.outcome, result=body.result, evidence=body.evidence, by=body.by)

@@ -10,10 +10,10 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from ondol.bodies import FactBody, fact_body
-from ondol.http import replies
+from ondol.http import replies, routing
 from ondol.http.memories import Memories
 from ondol.http.replies import Json
-from ondol.http.requests import SLASH, Body, Id, Limit, caller_in, problems
+from ondol.http.requests import SLASH, Body, Id, Limit, caller_in
 
 AgentName = Annotated[
     str, Path(description="The name of an agent.", min_length=1), AfterValidator(lambda id: id.replace(SLASH, "/"))
@@ -60,15 +60,15 @@ class FactChange(NewFact):
 
 
 def routes(memories: Memories) -> APIRouter:
-    router = APIRouter(tags=["memory"])
+    router = routing.router("memory")
 
-    @router.get("/memory", responses={200: {"model": MemoryList}, **problems()})
+    @router.get("/memory", responses={200: {"model": MemoryList}, **routing.problems()})
     async def list_memories(request: Request, limit: Limit = 50) -> Response:
         """Whose memory there is. Nothing of what it holds."""
         found = await memories.whose(caller_in(request), limit=limit)
         return replies.listing(found, lambda scope: scope._asdict())
 
-    @router.get("/memory/{agent}", responses={200: {"model": FactList}, **problems()})
+    @router.get("/memory/{agent}", responses={200: {"model": FactList}, **routing.problems()})
     async def list_facts(
         request: Request, agent: AgentName, user: User = None,
         q: Annotated[str | None, Query(description="Only what fits these words, the best first.")] = None,
@@ -81,29 +81,29 @@ def routes(memories: Memories) -> APIRouter:
             return replies.listing(found, fact_body)
         return replies.page(await memories.facts(caller, agent, user=user, before=before, limit=limit), fact_body)
 
-    @router.post("/memory/{agent}", responses={201: {"model": FactBody}, **problems()}, status_code=201)
+    @router.post("/memory/{agent}", responses={201: {"model": FactBody}, **routing.problems()}, status_code=201)
     async def add_fact(request: Request, agent: AgentName, body: NewFact) -> Response:
         """Write a fact by hand. The same one is kept once; said again, its time begins anew."""
         made = await memories.add(caller_in(request), agent, body.fact, user=body.user, by=body.by)
         return Json(fact_body(made), 201)
 
-    @router.delete("/memory/{agent}", responses={200: {"model": Erased}, **problems()})
+    @router.delete("/memory/{agent}", responses={200: {"model": Erased}, **routing.problems()})
     async def erase_memory(request: Request, agent: AgentName, user: User = None, by: Id | None = None) -> Response:
         """Erase all that an agent remembers of a user."""
         return Json({"erased": await memories.erase(caller_in(request), agent, user=user, by=by)})
 
-    @router.get("/memory/{agent}/{fact}", responses={200: {"model": FactBody}, **problems()})
+    @router.get("/memory/{agent}/{fact}", responses={200: {"model": FactBody}, **routing.problems()})
     async def get_fact(request: Request, agent: AgentName, fact: FactId, user: User = None) -> Response:
         """One fact."""
         return Json(fact_body(await memories.fact(caller_in(request), agent, fact, user=user)))
 
-    @router.patch("/memory/{agent}/{fact}", responses={200: {"model": FactBody}, **problems()})
+    @router.patch("/memory/{agent}/{fact}", responses={200: {"model": FactBody}, **routing.problems()})
     async def edit_fact(request: Request, agent: AgentName, fact: FactId, body: FactChange) -> Response:
         """Put a person's words in place of a fact. From then on it is not marked as from outside."""
         changed = await memories.edit(caller_in(request), agent, fact, body.fact, user=body.user, by=body.by)
         return Json(fact_body(changed))
 
-    @router.delete("/memory/{agent}/{fact}", responses={204: {}, **problems()}, status_code=204)
+    @router.delete("/memory/{agent}/{fact}", responses={204: {}, **routing.problems()}, status_code=204)
     async def erase_fact(
         request: Request, agent: AgentName, fact: FactId, user: User = None, by: Id | None = None
     ) -> Response:

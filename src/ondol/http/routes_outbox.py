@@ -10,9 +10,9 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from ondol.bodies import OutboxBody, outbox_body
-from ondol.http import replies
+from ondol.http import replies, routing
 from ondol.http.replies import Json
-from ondol.http.requests import SLASH, Body, Id, Limit, caller_in, problems
+from ondol.http.requests import SLASH, Body, Id, Limit, caller_in
 from ondol.http.service import Service
 
 MessageId = Annotated[
@@ -31,9 +31,9 @@ class Retry(Body):
 
 
 def routes(service: Service) -> APIRouter:
-    router = APIRouter(tags=["outbox"])
+    router = routing.router("outbox")
 
-    @router.get("/outbox", responses={200: {"model": Outbox}, **problems()})
+    @router.get("/outbox", responses={200: {"model": Outbox}, **routing.problems()})
     async def list_outbox(
         request: Request,
         state: Annotated[
@@ -48,7 +48,7 @@ def routes(service: Service) -> APIRouter:
         found = await service.rt.outbox(state=state, limit=limit, tenant=caller.tenant)
         return replies.listing(found, outbox_body)
 
-    @router.post("/outbox/{message}/retry", responses={200: {"model": OutboxBody}, **problems()})
+    @router.post("/outbox/{message}/retry", responses={200: {"model": OutboxBody}, **routing.problems()})
     async def retry_message(request: Request, message: MessageId, body: Retry | None = None) -> Response:
         """Tell a message once more, also one that is dead or was told."""
         caller = caller_in(request)

@@ -11,11 +11,11 @@ from typing_extensions import TypedDict
 
 from ondol.bodies import AgentBody, UsageLineBody, agent_body, usage_line_body
 from ondol.errors import Draining, InvalidInput, OndolError
-from ondol.http import replies
+from ondol.http import replies, routing
 from ondol.http.drain import Drain
 from ondol.http.metrics import MEDIA_TYPE, Metrics
 from ondol.http.problems import problem
-from ondol.http.requests import caller_in, problems
+from ondol.http.requests import caller_in
 from ondol.http.service import Service
 from ondol.spending import UsageBy
 
@@ -44,14 +44,14 @@ class Readiness(TypedDict):
 
 
 def routes(service: Service) -> APIRouter:
-    router = APIRouter()
+    router = routing.router()
 
-    @router.get("/agents", tags=["agents"], responses={200: {"model": Agents}, **problems()})
+    @router.get("/agents", tags=["agents"], responses={200: {"model": Agents}, **routing.problems()})
     async def list_agents(request: Request) -> Response:
         """The agents of this process."""
         return replies.listing(service.agents(caller_in(request)), agent_body)
 
-    @router.get("/usage", tags=["usage"], responses={200: {"model": Lines}, **problems()})
+    @router.get("/usage", tags=["usage"], responses={200: {"model": Lines}, **routing.problems()})
     async def usage(
         request: Request, by: UsageBy = "model",
         since: Annotated[str | None, Query(pattern=_TIME, description="From then on: 2026-11-30, or a time.")] = None,
@@ -65,7 +65,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.get(
         "/export/runs/{run}", tags=["runs"], response_class=Response,
-        responses={200: {"content": {"application/json": {"schema": {"type": "object"}}}}, **problems()},
+        responses={200: {"content": {"application/json": {"schema": {"type": "object"}}}}, **routing.problems()},
     )  # fmt: skip
     async def export_run(request: Request, run: Annotated[str, Path(min_length=1)]) -> Response:
         """A run with all that happened in it, as the file that `ondol runs import` takes."""
@@ -78,16 +78,16 @@ def routes(service: Service) -> APIRouter:
 
 def watching_over(service: Service, drain: Drain, metrics: Metrics) -> APIRouter:
     """The routes that are not below ``/v1``."""
-    router = APIRouter(tags=["process"])
+    router = routing.router("process", prefix="")
 
     @router.head("/healthz", include_in_schema=False)
-    @router.get("/healthz", responses={200: {"model": Health}, **problems()})
+    @router.get("/healthz", responses={200: {"model": Health}, **routing.problems()})
     async def healthz() -> Response:
         """The process answers."""
         return JSONResponse({"status": "ok"})
 
     @router.head("/readyz", include_in_schema=False)
-    @router.get("/readyz", responses={200: {"model": Readiness}, **problems()})
+    @router.get("/readyz", responses={200: {"model": Readiness}, **routing.problems()})
     async def readyz() -> Response:
         """It takes work: the store can be written, and the process is not about to stop."""
         if drain.begun:
@@ -100,7 +100,7 @@ def watching_over(service: Service, drain: Drain, metrics: Metrics) -> APIRouter
 
     @router.get(
         "/metrics", response_class=PlainTextResponse,
-        responses={200: {"content": {MEDIA_TYPE: {"schema": {"type": "string"}}}}, **problems()},
+        responses={200: {"content": {MEDIA_TYPE: {"schema": {"type": "string"}}}}, **routing.problems()},
     )  # fmt: skip
     async def show_metrics(request: Request) -> Response:
         """In the text form of OpenMetrics 1.0."""

@@ -21,7 +21,7 @@ from ondol.bodies import (
 )
 from ondol.errors import InvalidInput
 from ondol.handles import Run
-from ondol.http import replies
+from ondol.http import replies, routing
 from ondol.http.callers import Caller
 from ondol.http.drain import Drain
 from ondol.http.replies import Json
@@ -39,7 +39,6 @@ from ondol.http.requests import (
     caller_in,
     idempotency_key,
     preferred,
-    problems,
     revision,
     sent,
     wants_events,
@@ -100,12 +99,12 @@ class Steps(TypedDict):
 _STARTED: dict[int | str, dict[str, Any]] = {
     200: {"model": Reply | RunBody, "description": "It has ended.", "content": EVENTS},
     202: {"model": RunBody, "description": "It is durable, and goes on without the client."},
-    **problems(),
+    **routing.problems(),
 }
 
 
 def routes(service: Service, drain: Drain) -> APIRouter:
-    router = APIRouter(tags=["runs"])
+    router = routing.router("runs")
 
     async def start(
         request: Request, session: str | None, key: str | None, if_match: str | None, prefer: str | None
@@ -154,7 +153,7 @@ def routes(service: Service, drain: Drain) -> APIRouter:
         """Start a run in a session, which is made if it does not exist."""
         return await start(request, session, key, if_match, prefer)
 
-    @router.get("/runs", responses={200: {"model": Runs}, **problems()})
+    @router.get("/runs", responses={200: {"model": Runs}, **routing.problems()})
     async def list_runs(
         request: Request, session: str | None = None, user: str | None = None, state: RunState | None = None,
         agent: str | None = None, q: Annotated[str | None, Query(description="A text to look for.")] = None,
@@ -173,29 +172,29 @@ def routes(service: Service, drain: Drain) -> APIRouter:
         )
         return replies.page(found, run_body)
 
-    @router.get("/runs/{run}", responses={200: {"model": RunBody}, **problems()})
+    @router.get("/runs/{run}", responses={200: {"model": RunBody}, **routing.problems()})
     async def get_run(request: Request, run: RunId) -> Response:
         """One run."""
         return replies.of_run(await service.run(caller_in(request), run), 200)
 
-    @router.get("/runs/{run}/steps", responses={200: {"model": Steps}, **problems()})
+    @router.get("/runs/{run}/steps", responses={200: {"model": Steps}, **routing.problems()})
     async def get_steps(request: Request, run: RunId) -> Response:
         """What the model said at each step, and what became of its calls."""
         return replies.listing(steps_of(await service.recorded(caller_in(request), run)), dict)
 
-    @router.get("/runs/{run}/state", responses={200: {"model": dict[str, Any]}, **problems()})
+    @router.get("/runs/{run}/state", responses={200: {"model": dict[str, Any]}, **routing.problems()})
     async def get_state(request: Request, run: RunId) -> Response:
         """Its scratchpad: where it stands, its messages and effects."""
         found = await service.run(caller_in(request), run)
         return Json(await found.state())
 
-    @router.get("/runs/{run}/lineage", responses={200: {"model": LineageBody}, **problems()})
+    @router.get("/runs/{run}/lineage", responses={200: {"model": LineageBody}, **routing.problems()})
     async def get_lineage(request: Request, run: RunId) -> Response:
         """What it replays or is a fork of, and the replays and forks of it."""
         found = await service.run(caller_in(request), run)
         return Json(lineage_body(await found.lineage()))
 
-    @router.get("/runs/{run}/context", responses={200: {"model": ContextBody}, **problems()})
+    @router.get("/runs/{run}/context", responses={200: {"model": ContextBody}, **routing.problems()})
     async def get_context(
         request: Request, run: RunId, step: Annotated[int | None, Query(ge=1, le=10**9)] = None
     ) -> Response:
@@ -207,7 +206,7 @@ def routes(service: Service, drain: Drain) -> APIRouter:
         responses={
             200: {"description": "Events as they come.", "content": EVENTS},
             204: {"description": "It has come to rest, and all was told: do not come back."},
-            **problems(),
+            **routing.problems(),
         },
         response_class=Response,
     )
@@ -227,7 +226,7 @@ def routes(service: Service, drain: Drain) -> APIRouter:
         return replies.stream(found, events, drain, on_disconnect="continue")
 
     @router.get(
-        "/runs/{run}/result", responses={200: {"model": Reply | RunBody}, 202: {"model": RunBody}, **problems()}
+        "/runs/{run}/result", responses={200: {"model": Reply | RunBody}, 202: {"model": RunBody}, **routing.problems()}
     )
     async def get_result(
         request: Request, run: RunId, wait: Annotated[float, Query(ge=0, le=3600, description="Seconds.")] = 0
@@ -237,7 +236,8 @@ def routes(service: Service, drain: Drain) -> APIRouter:
         return replies.outcome(await service.wait(found, wait))
 
     @router.get("/runs/{run}/blobs/{digest}", responses={200: {"content": {"application/octet-stream": {
-        "schema": {"type": "string", "format": "binary"}}}}, **problems()}, response_class=Response)  # fmt: skip
+        "schema": {"type": "string", "format": "binary"}}}}, **routing.problems()},
+        response_class=Response)  # fmt: skip
     async def get_blob(request: Request, run: RunId, digest: str) -> Response:
         """The bytes of an attachment, or of a long result, to be saved: never to be shown."""
         data = await service.blob(caller_in(request), run, digest)
@@ -247,7 +247,7 @@ def routes(service: Service, drain: Drain) -> APIRouter:
         }  # fmt: skip
         return Response(data, 200, headers, media_type="application/octet-stream")
 
-    settled: dict[int | str, dict[str, Any]] = {200: {"model": RunBody}, 202: {"model": RunBody}, **problems()}
+    settled: dict[int | str, dict[str, Any]] = {200: {"model": RunBody}, 202: {"model": RunBody}, **routing.problems()}
 
     @router.post("/runs/{run}/cancel", responses=settled, status_code=202)
     async def cancel_run(request: Request, run: RunId, body: CancelRun | None = None) -> Response:
@@ -262,7 +262,8 @@ def routes(service: Service, drain: Drain) -> APIRouter:
 
     @router.post(
         "/runs/{run}/replay",
-        responses={200: {"model": VerdictBody | RunBody}, 202: {"model": RunBody}, **problems()}, status_code=202,
+        responses={200: {"model": VerdictBody | RunBody}, 202: {"model": RunBody}, **routing.problems()},
+        status_code=202,
     )  # fmt: skip
     async def replay_run(
         request: Request, run: RunId, body: ReplayRun | None = None, dry_run: bool = False, key: Key = None

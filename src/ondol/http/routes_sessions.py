@@ -17,7 +17,7 @@ from ondol.bodies import (
     session_body,
     session_message_body,
 )
-from ondol.http import replies
+from ondol.http import replies, routing
 from ondol.http.drain import Drain
 from ondol.http.requests import (
     After,
@@ -32,7 +32,6 @@ from ondol.http.requests import (
     SessionId,
     caller_in,
     etag,
-    problems,
     required_revision,
     revision,
 )
@@ -52,17 +51,17 @@ class Messages(TypedDict):
 
 
 def routes(service: Service, drain: Drain) -> APIRouter:
-    router = APIRouter(tags=["sessions"])
+    router = routing.router("sessions")
 
-    @router.post("/sessions", responses={201: {"model": SessionBody}, **problems()}, status_code=201)
+    @router.post("/sessions", responses={201: {"model": SessionBody}, **routing.problems()}, status_code=201)
     async def make_session(request: Request, body: NewSession) -> Response:
         """Make a session. Starting a run makes one too."""
         made = await service.make_session(
             caller_in(request), body.id, title=body.title, state=body.state, time_zone=body.time_zone, user=body.user
         )
-        return replies.of_session(made, 201, {"location": f"{replies.PREFIX}/sessions/{quote(made.id, safe='')}"})
+        return replies.of_session(made, 201, {"location": f"{routing.PREFIX}/sessions/{quote(made.id, safe='')}"})
 
-    @router.get("/sessions", responses={200: {"model": Sessions}, **problems()})
+    @router.get("/sessions", responses={200: {"model": Sessions}, **routing.problems()})
     async def list_sessions(
         request: Request, user: str | None = None,
         after: After = None, limit: Limit = 50,
@@ -71,7 +70,7 @@ def routes(service: Service, drain: Drain) -> APIRouter:
         found = await service.sessions(caller_in(request), user=user, after=after or None, limit=limit)
         return replies.page(found, session_body)
 
-    @router.get("/sessions/{session}/messages", responses={200: {"model": Messages}, **problems()})
+    @router.get("/sessions/{session}/messages", responses={200: {"model": Messages}, **routing.problems()})
     async def read_messages(
         request: Request, session: SessionId,
         after: Annotated[int, Query(ge=-1, le=10**15, description="`next` of the page before.")] = -1,
@@ -83,7 +82,7 @@ def routes(service: Service, drain: Drain) -> APIRouter:
 
     @router.get(
         "/sessions/{session}/events",
-        responses={200: {"description": "Events as they come.", "content": EVENTS}, **problems()},
+        responses={200: {"description": "Events as they come.", "content": EVENTS}, **routing.problems()},
         response_class=Response,
     )
     async def watch_session(
@@ -94,7 +93,7 @@ def routes(service: Service, drain: Drain) -> APIRouter:
         events = await service.session_events(caller_in(request), session, last_event_id or after or None)
         return EventStream(events, drain)
 
-    @router.post("/sessions/{session}/compact", responses={200: {"model": CompactionBody}, **problems()})
+    @router.post("/sessions/{session}/compact", responses={200: {"model": CompactionBody}, **routing.problems()})
     async def compact_session(
         request: Request, session: SessionId, body: CompactSession, if_match: IfMatch = None
     ) -> Response:
@@ -108,7 +107,7 @@ def routes(service: Service, drain: Drain) -> APIRouter:
         )  # fmt: skip
         return replies.Json(compaction_body(done), headers={"etag": etag(done.revision)})
 
-    @router.post("/sessions/{session}/pins", responses={200: {"model": SessionBody}, **problems()})
+    @router.post("/sessions/{session}/pins", responses={200: {"model": SessionBody}, **routing.problems()})
     async def pin(request: Request, session: SessionId, body: NewPin, if_match: IfMatch = None) -> Response:
         """Pin a text: every request to the session's models holds it, word for word. What is pinned stays as it is."""
         pinned = await service.pin(
@@ -116,7 +115,7 @@ def routes(service: Service, drain: Drain) -> APIRouter:
         )
         return replies.of_session(pinned)
 
-    @router.delete("/sessions/{session}/pins/{pin}", responses={200: {"model": SessionBody}, **problems()})
+    @router.delete("/sessions/{session}/pins/{pin}", responses={200: {"model": SessionBody}, **routing.problems()})
     async def unpin(
         request: Request, session: SessionId, pin: str, if_match: IfMatch = None, by: By = None
     ) -> Response:
@@ -125,12 +124,12 @@ def routes(service: Service, drain: Drain) -> APIRouter:
             await service.unpin(caller_in(request), session, pin, by=by, expected_revision=revision(if_match))
         )
 
-    @router.get("/sessions/{session}", responses={200: {"model": SessionBody}, **problems()})
+    @router.get("/sessions/{session}", responses={200: {"model": SessionBody}, **routing.problems()})
     async def get_session(request: Request, session: SessionId) -> Response:
         """One session. Its `ETag` is its revision."""
         return replies.of_session(await service.session(caller_in(request), session))
 
-    @router.patch("/sessions/{session}", responses={200: {"model": SessionBody}, **problems()})
+    @router.patch("/sessions/{session}", responses={200: {"model": SessionBody}, **routing.problems()})
     async def change_session(
         request: Request, session: SessionId, body: SessionChange, if_match: IfMatch = None
     ) -> Response:
@@ -142,7 +141,7 @@ def routes(service: Service, drain: Drain) -> APIRouter:
         )
         return replies.of_session(changed)
 
-    @router.delete("/sessions/{session}", responses={204: {}, **problems()}, status_code=204)
+    @router.delete("/sessions/{session}", responses={204: {}, **routing.problems()}, status_code=204)
     async def erase_session(
         request: Request, session: SessionId, if_match: IfMatch = None,
         cancel: Annotated[bool, Query(description="Cancel its runs first, and let go of what is unknown.")] = False,
