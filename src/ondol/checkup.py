@@ -95,7 +95,9 @@ def _file(path: Path, command: Callable[..., str]) -> Iterator[Finding]:
             mode = str(connection.execute("PRAGMA journal_mode").get)
             sound = str(connection.execute("PRAGMA quick_check(1)").get)
     except apsw.Error as error:
-        yield Finding("schema", "wrong", f"{path} cannot be read: {error}", backup)
+        damaged = isinstance(error, apsw.CorruptError | apsw.NotADBError)
+        fix = backup if damaged else "look at the permissions of the file and its folder, or at the disk"
+        yield Finding("schema", "wrong", f"{path} cannot be read: {error}", fix)
         return
     match version:
         case 0:

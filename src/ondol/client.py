@@ -89,6 +89,8 @@ class AsyncClient:
         url = url or os.environ.get("ONDOL_URL")
         if not url:
             raise InvalidInput("no server is named: say Client('http://HOST:PORT'), or set ONDOL_URL")
+        if not url.startswith(("http://", "https://")):
+            raise InvalidInput(f"{url!r} is no address of a server: say http://HOST:PORT")
         token = token or os.environ.get("ONDOL_TOKEN")
         headers = {"authorization": f"Bearer {token}"} if token else {}
         self.url, self._timeout = url.rstrip("/"), timeout

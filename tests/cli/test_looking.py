@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .command import app, ondol
+from .command import app, environment, ondol
 
 
 @pytest.fixture(scope="module")
@@ -28,13 +28,24 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_an_empty_list_says_what_fills_it_and_makes_no_file(tmp_path: Path) -> None:
     for noun in ("runs", "asks", "effects", "sessions", "audit"):
         done = ondol(noun, cwd=tmp_path)
-        assert (done.code, done.err, done.out.count("\n")) == (0, "", 1)
+        assert (done.code, done.out.count("\n")) == (0, 1)
+        assert done.err.startswith("(there is no database ondol.db: name it with --db")  # it may be another folder
         assert "'ondol " in done.out
     assert ondol("runs", "-o", "json", cwd=tmp_path).json == []
     assert ondol("runs", "-o", "ids", cwd=tmp_path).out == ""
     done = ondol("db", "check", cwd=tmp_path)
     assert (done.code, done.err.startswith("error [no_database]: ")) == (4, True)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_streams_that_are_closed_or_full_are_no_bugs(tmp_path: Path) -> None:
+    ondol_ = f"{sys.executable} -m ondol"
+    lines = f"{ondol_} asks approve - <&- >&-; echo $?; {ondol_} runs 2>&- | wc -l; {ondol_} explain >/dev/full"
+    done = subprocess.run(["sh", "-c", lines], cwd=tmp_path, capture_output=True, text=True, env=environment())
+    missing, full = done.stderr.splitlines()
+    assert missing.startswith("error [no_database]")
+    assert full.startswith("error [error]: standard output cannot be used (No space left on device): free some space")
+    assert (done.stdout.split(), done.returncode) == (["4", "1"], 1)
 
 
 def test_global_options_stand_before_or_after_the_noun_or_in_the_environment(folder: Path) -> None:
@@ -174,6 +185,9 @@ def test_the_doctor_says_what_mends_each_thing_and_never_a_key(folder: Path, tmp
     broken = ondol("--db", "sqlite:///none.db", "doctor", "-o", "json", cwd=tmp_path)
     assert broken.code == 1
     assert all(f["fix"] for f in broken.json if f["state"] == "wrong")
+    (tmp_path / "folder.db").mkdir()
+    unread = ondol("--db", "sqlite:///folder.db", "doctor", "-o", "json", cwd=tmp_path)
+    assert [(f["check"], "restore" in f["fix"]) for f in unread.json if f["state"] == "wrong"] == [("schema", False)]
     with sqlite3.connect(tmp_path / "new.db") as newer:
         newer.execute("PRAGMA user_version = 99")
     assert ondol("--db", "sqlite:///new.db", "doctor", cwd=tmp_path).code == 1

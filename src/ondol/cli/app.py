@@ -131,6 +131,7 @@ init.add_to(app)
 
 def run(arguments: Sequence[str] | None) -> int:
     """Run one command line; returns the exit code. Every error is one line on standard error."""
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a character is no reason to fail
             stream.reconfigure(errors="backslashreplace")
@@ -147,9 +148,22 @@ def run(arguments: Sequence[str] | None) -> int:
     except Exception as error:
         if os.environ.get("ONDOL_DEBUG"):
             raise
+        if isinstance(error, OSError) and error.strerror:  # of the machine, and no fault of ours
+            named, fix = error.filename, "look at its folder and its permissions"
+            if named is None:
+                named, fix = "standard output", "free some space, or send it elsewhere"
+            say_error("error", f"{named} cannot be used ({error.strerror}): {fix}")
+            return codes.FAILED
         say_error("internal", f"{type(error).__name__}: {error}: a bug in Ondol, ONDOL_DEBUG=1 shows where")
         return codes.FAILED
     return code if isinstance(code, int) else codes.OK
+
+
+def _open_closed_streams() -> None:
+    """Whoever starts a command may have closed them. The next file that is opened would have the number of one."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - for as long as the process lives
 
 
 def _usage(error: typer.TyperException) -> int:

@@ -354,7 +354,10 @@ async def _resume(
             run = await rt.get_run(run.host)
         match run.status:
             case "waiting":
-                return (await say_waiting(cli, rt, RunWaiting("", run=run.id, asks=())))[1]
+                asks, code = await say_waiting(cli, rt, RunWaiting("", run=run.id, asks=()))
+                if not cli.out.for_people:
+                    cli.out.bodies([(run.id, run_body(run) | {"asks": [ask_body(a) for a in asks]})], one=True)
+                return code
             case "parked" if app is None:
                 run = await _unparked(run, by, reason)
             case "parked":

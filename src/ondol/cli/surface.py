@@ -19,7 +19,7 @@ import typer.core
 
 from ondol.cli import codes
 from ondol.cli.log import show_log
-from ondol.cli.output import Output, say_failed
+from ondol.cli.output import Output, say, say_failed
 from ondol.errors import InvalidInput, NotFound, OndolError, ReadOnly
 from ondol.ids import DEFAULT_TENANT
 
@@ -142,11 +142,12 @@ class Cli:
             yield rt
 
     async def found(self, look: Callable[[Runtime], Awaitable[list[T]]]) -> list[T]:
-        """What a list command lists: nothing where there is no store, and looking makes none."""
+        """What a list command lists: nothing where there is no store, which is said; looking makes none."""
         try:
             async with self.runtime() as rt:
                 return await look(rt)
-        except codes.NoDatabase:
+        except codes.NoDatabase as missing:
+            say(f"({missing})")
             return []
 
     async def for_each(

@@ -581,7 +581,7 @@ def _translated(error: apsw.Error, path: Path) -> StoreError:
         case apsw.CantOpenError():
             new = StoreError(f"{path} cannot be opened ({error}): look at the folder and its permissions")
         case apsw.ReadOnlyError():
-            new = StoreError(f"{path} cannot be written ({error}): look at its permissions")
+            new = StoreError(f"{path} cannot be written ({error}): look at its permissions, or work on a copy")
         case apsw.IOError():
             new = StoreError(f"reading or writing {path} failed ({error}): look at the disk, then try again")
         case _:

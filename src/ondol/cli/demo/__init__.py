@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -33,7 +34,7 @@ def _begin(name: str, dir: Path | None, kill_at: str | None, pause: float, fresh
     folder = dir or Path("ondol-demo") / name
     if fresh:
         Shop.remove(folder)
-    again = f"ondol demo {name}" + (f" --dir {dir}" if dir else "")
+    again = f"ondol demo {name}" + (f" --dir {shlex.quote(str(dir))}" if dir else "")
     return Shop(folder), Crash(folder, kill_at, 0.0 if kill_at else pause, again), again
 
 
