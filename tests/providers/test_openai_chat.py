@@ -15,7 +15,7 @@ from email.utils import format_datetime
 from typing import Any
 
 import pytest
-from providers.loopback import Behaviour, Exchange, LoopbackServer, keeps_open
+from providers.loopback import Behaviour, Exchange, LoopbackServer, answers_with, keeps_open
 from providers.openai_server import (
     call,
     calling,
@@ -437,6 +437,23 @@ async def test_who_takes_only_ids_of_nine_letters_gets_them_from_the_next_attemp
     assert len({*calls}) == 4
     assert calls[1] == "D681PevKs"
     assert [m["tool_call_id"] for m in messages if m["role"] == "tool"] == calls
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        fails(400, "Unrecognized request argument supplied: stream_options"),
+        answers_with(422, {"message": {"detail": [{"type": "extra_forbidden", "loc": ["body", "include_usage"]}]}}),
+    ],
+)
+async def test_who_will_not_count_a_stream_is_not_asked_to_from_the_next_attempt_on(
+    server: LoopbackServer, model: PydanticAIModel, refusal: Behaviour
+) -> None:
+    server.will(refusal, says("ok", usage=None), says("ok"))
+    assert (await failure(model)).kind == "unavailable"
+    assert (await answer(model)).input_tokens is None
+    assert (await answer(model)).input_tokens == 11
+    assert ["stream_options" in e.body for e in server.exchanges] == [True, False, False]
 
 
 @pytest.mark.parametrize("days", [{"type": "integer", "default": 3}, {"type": "integer"}])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ondol.messages import parse_arguments
 from ondol.providers.access import NO_KEY, Access, need, read
 from ondol.providers.pydantic_ai import CONNECT_SECONDS, SILENCE_SECONDS, Opened, PydanticAIModel
+from ondol.providers.wire_errors import Learned
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -76,10 +77,11 @@ def openai_chat(model_name: str, *, timeout: float = SILENCE_SECONDS, stream: bo
     Raises:
         InvalidInput: a setting is missing or unusable, or the ``models`` extra is not installed.
     """
-    access = _access()
+    access, learned = _access(), Learned()
     need("pydantic_ai.models.openai", "pydantic_ai.providers.openai")
 
     def connect() -> Opened:
+        from openai import omit
         from pydantic_ai.models.openai import OpenAIChatModel, OpenAIChatModelSettings, OpenAIStreamedResponse
         from pydantic_ai.providers.openai import OpenAIProvider
 
@@ -93,25 +95,24 @@ def openai_chat(model_name: str, *, timeout: float = SILENCE_SECONDS, stream: bo
                 return super()._map_tool_call_delta(choice)
 
         class Chat(OpenAIChatModel):
+            def _get_stream_options(self, model_settings: OpenAIChatModelSettings) -> Any:
+                return omit if learned.uncounted else {"include_usage": True}
+
             @property
             def _streamed_response_cls(self) -> type[OpenAIStreamedResponse]:
                 return EachCall
 
         # By default usage is summed over all chunks, which counts double where a server reports a running total with
-        # each. This setting takes the last one. It would also ask for running totals, which OpenAI refuses: so say
-        # what to ask.
-        settings = OpenAIChatModelSettings()
-        if stream:
-            settings = OpenAIChatModelSettings(
-                openai_continuous_usage_stats=True, extra_body={"stream_options": {"include_usage": True}}
-            )
+        # each. This setting takes the last one. It would also ask for running totals, which OpenAI refuses: so the
+        # model says what to ask.
+        settings = OpenAIChatModelSettings(openai_continuous_usage_stats=True) if stream else OpenAIChatModelSettings()
         client = _client(access, timeout)
         provider = OpenAIProvider(openai_client=client)
         return Chat(model_name, provider=provider, settings=settings), client.close
 
     return PydanticAIModel(
         f"openai:{model_name}", connect, origin={"name": "openai", "host": access.host}, takes=_CHAT_TAKES,
-        timeout=timeout, stream=stream, secret=access.key,
+        timeout=timeout, stream=stream, secret=access.key, learned=learned,
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from ondol.errors import InvalidInput, ModelError
 from ondol.messages import ToolCall
 from ondol.model import Answer, ModelOutput, ModelRequest
 from ondol.providers import wire
-from ondol.providers.wire_errors import Sayings, model_error, takes_only_nine
+from ondol.providers.wire_errors import Learned, Sayings, model_error
 
 if TYPE_CHECKING:  # pydantic-ai takes about a second to import, and is an extra
     from pydantic_ai.messages import ModelResponse
@@ -44,7 +44,7 @@ class PydanticAIModel:
 
     def __init__(
         self, name: str, connect: Callable[[], Opened], *, origin: dict[str, str], takes: Set[str],
-        timeout: float = SILENCE_SECONDS, stream: bool = True, secret: str = "",
+        timeout: float = SILENCE_SECONDS, stream: bool = True, secret: str = "", learned: Learned | None = None,
     ) -> None:  # fmt: skip
         if not timeout > 0:
             raise InvalidInput(f"timeout is {timeout}: give a number of seconds above 0")
@@ -52,7 +52,7 @@ class PydanticAIModel:
         self._timeout, self._streams = timeout, stream
         self._sayings = Sayings(name, origin["host"], secret)
         self._opened: dict[asyncio.AbstractEventLoop, Opened] = {}
-        self._nine = False  # does it take only ids of calls that have nine letters and digits? Seen when it refuses one
+        self._learned = learned or Learned()
 
     @property
     def provider(self) -> str:
@@ -69,7 +69,7 @@ class PydanticAIModel:
 
         model = self._model()
         attached = await wire.read_attachments(request, self._takes, self._name)
-        messages = wire.to_wire(request.messages, attached, self._origin, model.system, self._nine)
+        messages = wire.to_wire(request.messages, attached, self._origin, model.system, self._learned.nine)
         parameters = wire.parameters(request.tools)
         response: StreamedResponse | None = None
         try:
@@ -100,11 +100,9 @@ class PydanticAIModel:
         except ModelError:
             raise
         except Exception as error:  # the libraries below raise whatever they like at an answer that is none
-            if takes_only_nine(error) and not self._nine:
-                self._nine = True  # the next attempt has them
-                raise ModelError(
-                    "unavailable", f"{self._name} wants other ids of calls: {self._sayings.short(error)}"
-                ) from error
+            if self._learned.learns(error):
+                what = f"{self._name} takes another form of the request: {self._sayings.short(error)}"
+                raise ModelError("unavailable", what) from error
             raise model_error(error, self._sayings, **_begun(response)) from error
 
     async def aclose(self) -> None:

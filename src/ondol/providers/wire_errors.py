@@ -90,11 +90,25 @@ def model_error(
 
 
 _ONLY_NINE = re.compile(r"tool call ids? .*\blength (?:of )?9\b", re.IGNORECASE)
+_NO_COUNT = re.compile(r"stream_options|include_usage")
 
 
-def takes_only_nine(error: Exception) -> bool:
-    """Were ids of calls refused that have not nine letters and digits? So do models of Mistral, whoever serves them."""
-    return _ONLY_NINE.search(str(error)) is not None
+@dataclass(slots=True)
+class Learned:
+    """What a server takes only, as it turned out when it refused something else: the next attempt heeds it.
+
+    ``nine``: ids of calls with nine letters and digits, as models of Mistral do, whoever serves them. ``uncounted``: no
+    wish to be told the tokens of a stream.
+    """
+
+    nine: bool = False
+    uncounted: bool = False
+
+    def learns(self, error: Exception) -> bool:
+        before, said = (self.nine, self.uncounted), str(error)
+        self.nine = self.nine or _ONLY_NINE.search(said) is not None
+        self.uncounted = self.uncounted or _NO_COUNT.search(said) is not None
+        return (self.nine, self.uncounted) != before
 
 
 def _said(body: object) -> object:
