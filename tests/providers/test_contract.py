@@ -225,6 +225,25 @@ async def test_tokens_are_none_where_the_provider_did_not_say(
     assert (given.cache_read_tokens, given.cache_write_tokens, given.reasoning_tokens) == (None, None, None)
 
 
+@pytest.mark.parametrize(("told", "counted"), [((), (None, None)), (("message_start",), (11, None))])
+async def test_tokens_may_be_left_out_by_who_only_speaks_like_anthropic(
+    server: LoopbackServer, make: Callable[..., PydanticAIModel], told: Sequence[str], counted: tuple[int | None, ...]
+) -> None:
+    async def says_no_more(exchange: Exchange) -> None:
+        await exchange.open_stream()
+        for frame in Anthropic().frames([Say(("hm",))], "end", Spent(input=11, output=7)):
+            event = frame.data
+            if event["type"] not in told:
+                event.get("message", event).pop("usage", None)
+            await exchange.send_event(json.dumps(event), event["type"])
+        await exchange.end_stream()
+
+    server.will(says_no_more)
+    given = await answer(make(Anthropic(), server.host))
+    assert ([p.text for p in given.parts if isinstance(p, Text)], given.stop) == (["hm"], "stop")
+    assert (given.input_tokens, given.output_tokens) == counted
+
+
 @pytest.mark.parametrize("wire", WIRES[:3], ids=lambda wire: wire.name)  # Google's calls are objects, never text
 @pytest.mark.parametrize(
     "pieces",

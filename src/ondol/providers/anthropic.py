@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from ondol.providers.access import NO_KEY, need, read
@@ -28,10 +29,22 @@ def anthropic_messages(model_name: str, *, timeout: float = SILENCE_SECONDS, str
 
     def connect() -> Opened:
         from anthropic import AsyncAnthropic, Timeout
+        from anthropic._streaming import ServerSentEvent, SSEDecoder
         from pydantic_ai.models.anthropic import AnthropicModel, AnthropicModelSettings
         from pydantic_ai.providers.anthropic import AnthropicProvider
 
-        client = AsyncAnthropic(
+        class Decoder(SSEDecoder):
+            def decode(self, line: str) -> ServerSentEvent | None:
+                event = super().decode(line)
+                if event is None or event.event not in ("message_start", "message_delta"):
+                    return event
+                return ServerSentEvent(event=event.event, data=_counted(event.data), id=event.id, retry=event.retry)
+
+        class Client(AsyncAnthropic):
+            def _make_sse_decoder(self) -> SSEDecoder:
+                return Decoder()
+
+        client = Client(
             api_key=access.key or NO_KEY,
             base_url=access.base_url,
             max_retries=0,  # the client's own retries would bill again, unseen
@@ -53,3 +66,13 @@ def anthropic_messages(model_name: str, *, timeout: float = SILENCE_SECONDS, str
         f"anthropic:{model_name}", connect, origin={"name": "anthropic", "host": access.host}, takes=_TAKES,
         timeout=timeout, stream=stream, secret=access.key,
     )  # fmt: skip
+
+
+def _counted(data: str) -> str:
+    """The event with a count of tokens: some servers with the same API give none, which the library does not expect."""
+    event = json.loads(data)
+    counts, none = (event["message"], {"input_tokens": 0}) if "message" in event else (event, {})
+    if counts.get("usage"):
+        return data
+    counts["usage"] = none | {"output_tokens": 0}
+    return json.dumps(event)

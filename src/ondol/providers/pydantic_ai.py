@@ -169,7 +169,7 @@ def _used(usage: RequestUsage) -> _Used:
     """The tokens of an answer, as far as the provider said so."""
     if not _is_counted(usage):
         return {"input_tokens": None, "output_tokens": None}
-    return {"input_tokens": int(usage.input_tokens), "output_tokens": int(usage.output_tokens)}  # some say 11.0
+    return {"input_tokens": int(usage.input_tokens) or None, "output_tokens": int(usage.output_tokens) or None}
 
 
 def _begun(response: StreamedResponse | ModelResponse | None) -> _Used:
