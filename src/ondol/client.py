@@ -268,12 +268,11 @@ class AsyncClient:
         return [usage_line_of(b) for b in (await self._get("usage", wanted))["items"]]
 
     async def outbox(
-        self, *, state: Literal["pending", "delivered", "dead"] | None = None, limit: int = 100,
-        tenant: str = DEFAULT_TENANT,
+        self, *, state: Literal["pending", "delivered", "dead"] | None = None, after: str | None = None,
+        limit: int = 100, tenant: str = DEFAULT_TENANT,
     ) -> list[OutboxMessage]:  # fmt: skip
         """As ``Runtime.outbox``."""
-        items = (await self._get("outbox", {"state": state, "limit": limit}))["items"]
-        return [outbox_message_of(body) for body in items]
+        return [outbox_message_of(b) for b in await self._list("outbox", {"state": state, "after": after}, limit)]
 
     async def deliver_again(
         self, message: str, *, by: str | None = None, tenant: str = DEFAULT_TENANT

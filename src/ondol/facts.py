@@ -70,10 +70,16 @@ class Facts:
         self, *, user: str | None = None, limit: int = 100, tenant: str = DEFAULT_TENANT
     ) -> list[MemoryScope]:
         """Whose memory there is in a tenant; of one user, where one is named."""
+        return await self._scopes(user=user, limit=limit, after=None, tenant=tenant)
+
+    async def _scopes(
+        self, *, user: str | None, limit: int, after: tuple[str, str] | None, tenant: str
+    ) -> list[MemoryScope]:
+        """As ``scopes``, behind the one of this agent and user."""
         checked_id("tenant", tenant)
         whose = None if user is None else checked_id("user", user)
-        rows = await self._rt._read(lookups.list_spaces, tenant, "memory", checked_limit(limit), whose)
-        return [MemoryScope(agent, user, docs) for agent, user, _, docs in rows]
+        rows = await self._rt._read(lookups.list_memories, tenant, checked_limit(limit), whose, after)
+        return [MemoryScope(*row) for row in rows]
 
     async def ls(
         self, *, agent: Agent | str, user: str, limit: int = 100, before: str | None = None,

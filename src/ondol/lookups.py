@@ -109,11 +109,13 @@ def get_fact(scope: Scope, fact: str, now: int) -> Tx[FactRow | None]:
     return FactRow(*rows[0]) if rows else None
 
 
-def list_spaces(tenant: str, kind: str, limit: int, user_id: str | None = None) -> Tx[list[Row]]:
-    """Which spaces of a kind, maybe of one user, hold anything: agent, user, name, number of texts. Nothing of what
-    they hold."""
-    always = {"tenant": tenant, "kind": kind, "limit": limit}
-    (rows,) = yield [with_conditions("space.list", always, {"user_id": user_id})]
+def list_memories(tenant: str, limit: int, user_id: str | None, after: tuple[str, str] | None = None) -> Tx[list[Row]]:
+    """Which memories, maybe of one user, hold anything: agent, user, number of facts. Nothing of what they hold.
+    ``after``: agent and user of the last one seen."""
+    agent, user = after or (None, None)
+    always = {"tenant": tenant, "kind": "memory", "limit": limit}
+    wanted = {"user_id": user_id, "after": agent, "after_user": user}
+    (rows,) = yield [with_conditions("space.list", always, wanted)]
     return rows
 
 

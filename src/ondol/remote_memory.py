@@ -32,8 +32,7 @@ class RemoteMemory:
         self, *, user: str | None = None, limit: int = 100, tenant: str = DEFAULT_TENANT
     ) -> list[MemoryScope]:
         """Whose memory there is; of one user, where one is named."""
-        found = [MemoryScope(**b) for b in (await self._client._get("memory", {"limit": limit}))["items"]]
-        return [scope for scope in found if user in (None, scope.user)]
+        return [MemoryScope(**b) for b in await self._client._list("memory", {"user": user}, limit)]
 
     async def ls(
         self, *, agent: Agent | str, user: str | None = None, limit: int = 100, before: str | None = None,

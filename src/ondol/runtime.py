@@ -877,12 +877,14 @@ class Runtime:
     # --- outbox -------------------------------------------------------------------------------------------------
 
     async def outbox(
-        self, *, state: OutboxState | None = None, limit: int = 100,
+        self, *, state: OutboxState | None = None, after: str | None = None, limit: int = 100,
         tenant: str = DEFAULT_TENANT,
     ) -> list[OutboxMessage]:  # fmt: skip
-        """What was, is or could not be told, the newest first; ``state="dead"`` is what was given up."""
+        """What was, is or could not be told, the newest first; ``state="dead"`` is what was given up. ``after`` is the
+        id of the message behind which to go on."""
         checked_kind("state", state, get_args(OutboxState))
-        rows = await self._read(transactions.list_outbox, checked_id("tenant", tenant), state, checked_limit(limit))
+        checked_id("tenant", tenant)
+        rows = await self._read(transactions.list_outbox, tenant, state, checked_limit(limit), after)
         return [message_of(tenant, row) for row in rows]
 
     async def deliver_again(

@@ -84,6 +84,23 @@ async def test_facts_come_page_by_page(http: Door) -> None:
     assert seen == [f"fact {n}" for n in (4, 3, 2, 1, 0)]
 
 
+@pytest.mark.both_stores
+async def test_memories_come_page_by_page_and_those_of_a_user_are_found_behind_many_others(http: Door) -> None:
+    there = [("a/b", "kim"), ("a/b", "lee/%2F"), ("other", "kim"), ("other", "zoe")]
+    for agent, user in there:
+        await http.app.runtime.memory.add("drinks tea", agent=agent, user=user)
+    seen, cursor = [], ""
+    while cursor is not None:
+        page = (await http.client.get("/v1/memory", params={"limit": 1, "after": cursor})).json()
+        seen += [(m["agent"], m["user"]) for m in page["items"]]
+        cursor = page["next"]
+    assert seen == there
+    wrong = await http.client.get("/v1/memory", params={"after": "a/b/c"})
+    assert (wrong.status_code, wrong.json()["code"]) == (422, "invalid_input")
+    async with AsyncClient(http.url) as client:
+        assert [s.agent for s in await client.memory.scopes(user="zoe", limit=1)] == ["other"]
+
+
 async def test_pages_go_on_where_they_were_when_facts_are_erased_meanwhile(
     http: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,6 +52,16 @@ async def test_what_is_dead_is_seen_and_told_once_more_from_afar(db: str, tmp_pa
                 return there.outbox()
 
         assert [m.id for m in await asyncio.to_thread(blocking)] == [dead.id]
+        for said in ("a", "b", "c"):
+            await rt.run(friend, said, user="kim")
+        seen, cursor = [], ""
+        while cursor is not None:
+            page = (await http.client.get("/v1/outbox", params={"limit": 2, "after": cursor})).json()
+            seen += [m["id"] for m in page["items"]]
+            cursor = page["next"]
+        assert seen == [m.id for m in await rt.outbox()]
+        assert len(seen) == 4
+        assert (await http.client.get("/v1/outbox", params={"after": "r_x/1"})).status_code == 404
         assert {(a.act, a.by, a.door) for a in await rt.audit()} == {("outbox.retry", "lee", "http")}
 
 

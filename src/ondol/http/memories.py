@@ -6,7 +6,10 @@ is no request that means "all of them".
 
 from __future__ import annotations
 
-from ondol.facts import Fact, MemoryScope
+from urllib.parse import quote, unquote
+
+from ondol.errors import InvalidInput
+from ondol.facts import Fact
 from ondol.http.callers import Caller
 from ondol.http.service import Page
 from ondol.runtime import Runtime
@@ -18,10 +21,15 @@ class Memories:
     def __init__(self, runtime: Runtime) -> None:
         self.rt = runtime
 
-    async def whose(self, caller: Caller, *, limit: int) -> list[MemoryScope]:
+    async def whose(self, caller: Caller, *, user: str | None = None, after: str | None = None, limit: int) -> Page:
         """Whose memory there is, and how many facts it holds."""
         caller.needs("read")
-        return await self.rt.memory.scopes(user=caller.user, limit=limit, tenant=caller.tenant)
+        found = await self.rt.memory._scopes(
+            user=caller.user_for(user), limit=limit + 1, after=_place(after), tenant=caller.tenant
+        )
+        last = found[limit - 1] if len(found) > limit else None
+        next = None if last is None else f"{quote(last.agent, safe='')}/{quote(last.user, safe='')}"
+        return Page(items=found[:limit], next=next)
 
     async def facts(
         self, caller: Caller, agent: str, *, user: str | None, before: str | None = None, limit: int = 50
@@ -73,6 +81,16 @@ class Memories:
         return await self.rt.memory.erase(
             agent=agent, user=_user(caller, user), by=caller.acts_as(by), tenant=caller.tenant
         )
+
+
+def _place(after: str | None) -> tuple[str, str] | None:
+    """The agent and the user that the ``next`` of a page names. Raises InvalidInput."""
+    if not after:
+        return None
+    agent, slash, user = after.partition("/")
+    if not slash or "/" in user:
+        raise InvalidInput(f"{after!r} is no place in this list: give the 'next' of a page, as it is")
+    return unquote(agent), unquote(user)
 
 
 def _user(caller: Caller, named: str | None) -> str:

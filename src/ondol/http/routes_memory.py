@@ -13,7 +13,7 @@ from ondol.bodies import FactBody, fact_body
 from ondol.http import replies, routing
 from ondol.http.memories import Memories
 from ondol.http.replies import Json
-from ondol.http.requests import SLASH, Body, Id, Limit, caller_in
+from ondol.http.requests import SLASH, After, Body, Id, Limit, caller_in
 
 AgentName = Annotated[
     str, Path(description="The name of an agent.", min_length=1), AfterValidator(lambda id: id.replace(SLASH, "/"))
@@ -63,10 +63,13 @@ def routes(memories: Memories) -> APIRouter:
     router = routing.router("memory")
 
     @router.get("/memory", responses={200: {"model": MemoryList}, **routing.problems()})
-    async def list_memories(request: Request, limit: Limit = 50) -> Response:
+    async def list_memories(
+        request: Request, user: Annotated[Id | None, Query(description="Only of this user.")] = None,
+        after: After = None, limit: Limit = 50,
+    ) -> Response:  # fmt: skip
         """Whose memory there is. Nothing of what it holds."""
-        found = await memories.whose(caller_in(request), limit=limit)
-        return replies.listing(found, lambda scope: scope._asdict())
+        found = await memories.whose(caller_in(request), user=user, after=after, limit=limit)
+        return replies.page(found, lambda scope: scope._asdict())
 
     @router.get("/memory/{agent}", responses={200: {"model": FactList}, **routing.problems()})
     async def list_facts(

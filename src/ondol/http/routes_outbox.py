@@ -12,8 +12,8 @@ from typing_extensions import TypedDict
 from ondol.bodies import OutboxBody, outbox_body
 from ondol.http import replies, routing
 from ondol.http.replies import Json
-from ondol.http.requests import SLASH, Body, Id, Limit, caller_in
-from ondol.http.service import Service
+from ondol.http.requests import SLASH, After, Body, Id, Limit, caller_in
+from ondol.http.service import Service, page_of
 
 MessageId = Annotated[
     str, Path(description="The id of a message: that of the run's event.", min_length=1),
@@ -39,14 +39,14 @@ def routes(service: Service) -> APIRouter:
         state: Annotated[
             Literal["pending", "delivered", "dead"] | None, Query(description="`dead`: what was given up.")
         ] = None,
-        limit: Limit = 50,
+        after: After = None, limit: Limit = 50,
     ) -> Response:  # fmt: skip
         """What was, is or could not be told of runs, the newest first. It holds nothing of what was said."""
         caller = caller_in(request)
         caller.needs("read")
         service.whole_tenant(caller)
-        found = await service.rt.outbox(state=state, limit=limit, tenant=caller.tenant)
-        return replies.listing(found, outbox_body)
+        found = await service.rt.outbox(state=state, after=after or None, limit=limit + 1, tenant=caller.tenant)
+        return replies.page(page_of(found, limit), outbox_body)
 
     @router.post("/outbox/{message}/retry", responses={200: {"model": OutboxBody}, **routing.problems()})
     async def retry_message(request: Request, message: MessageId, body: Retry | None = None) -> Response:

@@ -18,6 +18,7 @@ from ondol import access, ids, values, watching
 from ondol.agent import Agent
 from ondol.attaching import File
 from ondol.compacting import Compaction
+from ondol.deliveries import OutboxMessage
 from ondol.errors import (
     CannotGoOn,
     Forbidden,
@@ -354,7 +355,7 @@ class Service:
             run=run, session=session, user=caller.user_for(user), state=state, after=after, newest_first=newest_first,
             limit=limit + 1, tenant=caller.tenant,
         )  # fmt: skip
-        return _page(rows, limit)
+        return page_of(rows, limit)
 
     async def decide(self, caller: Caller, ask: str, word: Word, *, seen: str | None) -> Ask:
         """Decide an ask, once. ``seen`` is the hash of the arguments that the person saw.
@@ -401,7 +402,7 @@ class Service:
         rows = await self.rt.effects(
             run=run, session=session, state=state, after=after, limit=limit + 1, tenant=caller.tenant
         )
-        return _page(rows, limit)
+        return page_of(rows, limit)
 
     async def effects_of(self, run: Run) -> list[Effect]:
         """All of a run that the caller sees, in call order."""
@@ -424,7 +425,7 @@ class Service:
             before = ids.RunId(runs[-1].id)
             if looked_at >= _LOOKED_AT and len(found) <= limit:  # what is left is for the next request
                 return Page(items=found, next=ids.behind_effects(before))
-        return _page(found, limit)
+        return page_of(found, limit)
 
     async def resolve(self, caller: Caller, effect: str, word: Word) -> Effect:
         """Settle an unknown effect by the word of somebody who looked. The same word again is no error.
@@ -467,7 +468,7 @@ class Service:
             raise Forbidden("this token is bound to one user, and this is about all: use one without '--user'")
 
 
-def _page(rows: Sequence[Ask] | Sequence[Effect], limit: int) -> Page:
+def page_of(rows: Sequence[Ask] | Sequence[Effect] | Sequence[OutboxMessage], limit: int) -> Page:
     """The first of these, which are one more where there is another page."""
     return Page(items=list(rows[:limit]), next=rows[limit - 1].id if len(rows) > limit else None)
 

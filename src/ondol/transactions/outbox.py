@@ -66,9 +66,12 @@ def due_messages(tenant: str, limit: int, after: tuple[int, str] = (-1, "")) -> 
     return [OutboxRow(*row) for row in rows]
 
 
-def list_outbox(tenant: str, state: str | None, limit: int) -> Tx[list[OutboxRow]]:
-    """The newest first."""
-    (rows,) = yield [with_conditions("outbox.list", {"tenant": tenant, "limit": limit}, {"state": state})]
+def list_outbox(tenant: str, state: str | None, limit: int, after: str | None = None) -> Tx[list[OutboxRow]]:
+    """The newest first, behind the message ``after``. Raises NotFound."""
+    wanted = {"state": state, "after": after}
+    (rows,) = yield [with_conditions("outbox.list", {"tenant": tenant, "limit": limit}, wanted)]
+    if not rows and after is not None:
+        yield from get_message(tenant, after)
     return [OutboxRow(*row) for row in rows]
 
 
@@ -100,12 +103,17 @@ def not_delivered(tenant: str, message: OutboxRow, error: str, at: int) -> Tx[No
     yield [_set(tenant, message, state, attempts, at + pause, error)]
 
 
-def deliver_again(tenant: str, id: str, at: int, *, by: str, door: str) -> Tx[OutboxRow]:
-    """A person's word: tell it (again), now. Raises NotFound."""
+def get_message(tenant: str, id: str) -> Tx[OutboxRow]:
+    """Raises NotFound."""
     (rows,) = yield [("outbox.get", {"tenant": tenant, "id": id})]
     if not rows:
         raise NotFound(f"there is no message {id!r} in the outbox: 'ondol outbox' lists them")
-    message = OutboxRow(*rows[0])
+    return OutboxRow(*rows[0])
+
+
+def deliver_again(tenant: str, id: str, at: int, *, by: str, door: str) -> Tx[OutboxRow]:
+    """A person's word: tell it (again), now. Raises NotFound."""
+    message = yield from get_message(tenant, id)
     yield [_set(tenant, message, "pending", 0, at, None), act_row(tenant, at, by, door, "outbox.retry", id)]
     return message._replace(state="pending", attempts=0, due=at, error=None)
 

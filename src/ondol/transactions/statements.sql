@@ -637,7 +637,8 @@ SELECT n, docs, indexed FROM search_spaces
 WHERE tenant = :tenant AND kind = :kind AND agent = :agent AND user_id = :user_id AND name = :name
 
 -- name: space.list
-SELECT agent, user_id, name, docs FROM search_spaces WHERE tenant = :tenant AND kind = :kind AND docs > 0 [user_id: AND user_id = :user_id]
+SELECT agent, user_id, docs FROM search_spaces WHERE tenant = :tenant AND kind = :kind AND docs > 0 [user_id: AND user_id = :user_id]
+  [after: AND agent >= :after AND (agent > :after OR user_id > :after_user)]
 ORDER BY agent, user_id, name LIMIT :limit
 
 -- name: posting.insert
@@ -838,6 +839,8 @@ ORDER BY due, id LIMIT :limit
 
 -- name: outbox.list
 SELECT id, run, kind, state, attempts, due, error, at FROM outbox WHERE tenant = :tenant [state: AND state = :state]
+  [after: AND +at <= (SELECT at FROM outbox b WHERE b.tenant = :tenant AND b.id = :after)
+    AND (+at < (SELECT at FROM outbox b WHERE b.tenant = :tenant AND b.id = :after) OR id < :after)]
 ORDER BY at DESC, id DESC LIMIT :limit
 
 -- name: outbox.get

@@ -26,9 +26,13 @@ def add_to(router: APIRouter, looks: Looks) -> None:
         error: OndolError | None = None, typed: str = "", about: str = "",
     ) -> Response:  # fmt: skip
         """``error`` is of a form that was not taken: about the fact ``about``, for which this was ``typed``."""
-        scopes = await memories.whose(caller, limit=_MEMORIES)
+        known = await memories.whose(caller, limit=_MEMORIES)
         user = user or caller.user or ""
-        listed = [s for s in scopes if agent in ("", s.agent) and user in ("", s.user)]
+        fitting = known
+        if user and known.next is not None:  # theirs may be behind those
+            fitting = await memories.whose(caller, user=user, limit=_MEMORIES)
+        scopes = known.items
+        listed = [s for s in fitting.items if agent in ("", s.agent) and user in ("", s.user)]
         found, next = [], None
         if agent and user:
             if q:
@@ -38,8 +42,8 @@ def add_to(router: APIRouter, looks: Looks) -> None:
                 found, next = page.items, page.next
         return await looks.page(
             request, "memory.html", status=200 if error is None else status_of(error), caller=caller, scopes=scopes,
-            listed=listed, agent=agent, user=user, q=q, found=found, next=next, first=before is None, error=error,
-            typed=typed, about=about,
+            listed=listed, more=fitting.next is not None, agent=agent, user=user, q=q, found=found, next=next,
+            first=before is None, error=error, typed=typed, about=about,
         )  # fmt: skip
 
     @router.get("/memory")
