@@ -92,7 +92,7 @@ class AsyncClient:
         if not url.startswith(("http://", "https://")):
             raise InvalidInput(f"{url!r} is no address of a server: say http://HOST:PORT")
         token = token or os.environ.get("ONDOL_TOKEN")
-        headers = {"authorization": f"Bearer {token}"} if token else {}
+        headers = {"authorization": f"Bearer {_in_header('the token', token)}"} if token else {}
         self.url, self._timeout = url.rstrip("/"), timeout
         self._http = httpx.AsyncClient(
             base_url=f"{self.url}/v1/", headers=headers, timeout=httpx.Timeout(timeout, read=max(timeout, _WAIT + 15)),
@@ -135,7 +135,8 @@ class AsyncClient:
         }  # fmt: skip
         headers = {"prefer": "respond-async", "idempotency-key": _key(operation_id)} | _if_match(expected_revision)
         answer = await self._send("POST", "runs", body, headers)
-        run = await self.get_run(answer.json()["id"])
+        begun = answer.json()
+        run = run_of(self._here, begun) if "accepted_at" in begun else await self.get_run(begun["id"])
         run.replayed = "idempotent-replayed" in answer.headers
         return run
 
@@ -383,10 +384,14 @@ class AsyncClient:
                         if response.status_code not in _AGAIN or failures >= _TRIES:
                             raise _error(response)
                         raise httpx.ReadError("again")
+                    self._check_kind(response, "text/event-stream")
+                    told = False
                     async for event in _read(response):
-                        failures = 0
+                        failures, told = 0, True
                         after = event.id or after
                         yield event
+                if not told:  # a server that is about to stop, or a proxy that lets nothing stay open
+                    await asyncio.sleep(_PAUSE)
             except httpx.TransportError as error:
                 failures += 1
                 if failures > _TRIES:
@@ -457,6 +462,8 @@ class AsyncClient:
                 pause = _PAUSE * 2**attempt
             else:
                 if answer.status_code < 400:
+                    if answer.status_code != 204:
+                        self._check_kind(answer, "application/json")
                     return answer
                 refused = answer.headers.get("content-type", "") == "application/problem+json"
                 if last or answer.status_code not in _AGAIN or not (safe or refused):
@@ -464,6 +471,14 @@ class AsyncClient:
                 pause = _asked_pause(answer) or _PAUSE * 2**attempt
             await asyncio.sleep(pause)
         raise AssertionError("the last try returns or raises")
+
+    def _check_kind(self, answer: httpx.Response, kind: str) -> None:
+        """Raises Unreachable for the answer of something else than a server of Ondol."""
+        if answer.has_redirect_location:
+            raise Unreachable(f"{self.url} sends on to {answer.headers['location']}: name the address of the server")
+        given = answer.headers.get("content-type", "nothing").partition(";")[0]
+        if given != kind:
+            raise Unreachable(f"what answers at {self.url} is no server of Ondol: it gave {given}, not {kind}")
 
 
 def _id(run: Run | str) -> str:
@@ -475,8 +490,16 @@ def _path(id: str) -> str:
 
 
 def _key(operation_id: str | None) -> str:
-    given = operation_id or ids.new_operation_id(clock.SystemClock().now())
+    given = _in_header("operation_id", operation_id or ids.new_operation_id(clock.SystemClock().now()))
     return '"' + given.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _in_header(kind: str, value: str) -> str:
+    """Raises InvalidInput for what no header can hold."""
+    if not (value.isascii() and value.isprintable()):
+        shown = repr(value) if kind == "operation_id" else "it"
+        raise InvalidInput(f"{kind} goes to a server in a header, which takes letters of ASCII only: change {shown}")
+    return value
 
 
 def _if_match(revision: int | None) -> dict[str, str]:

@@ -42,7 +42,7 @@ from ondol import (
 )
 from ondol.blocking import BlockingAsk, BlockingRun, BlockingSession, _Loop
 from ondol.cli.surface import Cli, Options
-from ondol.errors import Forbidden, NotOpen, QueueFull, RevisionConflict, SessionBusy, Unreachable
+from ondol.errors import Forbidden, InvalidInput, NotOpen, QueueFull, RevisionConflict, SessionBusy, Unreachable
 from ondol.http.guard import Admission
 from ondol.testing import ScriptedModel, call, error
 from ondol.transactions import Decision
@@ -210,6 +210,56 @@ async def test_a_proxy_that_is_busy_is_asked_again_whatever_it_says_of_the_time(
     answers = iter([busy, httpx.Response(200, json={"items": []})])
     async with AsyncClient("http://x", transport=httpx.MockTransport(lambda _: next(answers))) as there:
         assert await there.agents() == []
+
+
+ELSEWHERE: dict[str, tuple[httpx.Response, str]] = {
+    "another scheme": (httpx.Response(301, headers={"location": "https://x/"}), "http://x sends on to https://x/"),
+    "a page": (httpx.Response(200, html="<p>hello"), "no server of Ondol: it gave text/html, not "),
+    "nothing": (httpx.Response(200), "no server of Ondol: it gave nothing, not "),
+}
+
+
+@pytest.mark.parametrize("what", ELSEWHERE)
+async def test_what_is_no_server_of_ondol_is_told_so(what: str) -> None:
+    answer, said = ELSEWHERE[what]
+    async with AsyncClient("http://x", transport=httpx.MockTransport(lambda _: answer)) as there:
+        with pytest.raises(Unreachable, match=said):
+            await there.start("hello", "hi")
+        with pytest.raises(Unreachable, match=said):
+            async for _ in there._events("default", "r_x", None, frozenset()):
+                pass
+
+
+async def test_a_stream_that_ends_with_nothing_told_is_not_asked_for_without_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    empty = httpx.Response(200, headers={"content-type": "text/event-stream"}, content=b": .\n\n")
+    answers, paused = iter([empty, empty, httpx.Response(204)]), list[float]()
+
+    async def sleep(seconds: float) -> None:
+        paused.append(seconds)
+
+    monkeypatch.setattr("ondol.client.asyncio.sleep", sleep)
+    async with AsyncClient("http://x", transport=httpx.MockTransport(lambda _: next(answers))) as there:
+        assert [e async for e in there._events("default", "r_x", None, frozenset())] == []
+    assert len(paused) == 2
+
+
+async def test_what_no_header_can_hold_is_told_before_anything_is_sent(there: AsyncClient, http: Door) -> None:
+    for key in ("주문-7", "a\nb", "\x7f"):
+        with pytest.raises(InvalidInput, match=r"operation_id goes to a server in a header"):
+            await there.start("hello", "hi", operation_id=key)
+    with pytest.raises(InvalidInput, match=r"^the token goes to a server in a header, .*: change it$"):
+        AsyncClient(http.url, token="비밀")
+    assert await http.app.runtime.runs() == []
+
+
+async def test_who_may_only_start_runs_starts_one(db: str) -> None:
+    async with Runtime(db, agents=agents()) as rt, door(rt, Admission(needs_token=True)) as http:
+        _, token = await access.create_token(rt, "starts", ["run"])
+        async with AsyncClient(http.url, token=token) as there:
+            run = await there.start("hello", "hi", operation_id="k")
+            assert (run.id, run.operation_id) == ((await rt.runs())[0].id, "k")
 
 
 async def test_what_is_to_be_settled_is_found_from_afar_as_in_the_process(db: str) -> None:

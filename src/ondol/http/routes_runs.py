@@ -127,7 +127,7 @@ def routes(service: Service, drain: Drain) -> APIRouter:
             response = replies.outcome(answering, replayed=run.replayed)
             response.headers["preference-applied"] = f"wait={min(said.wait, LONGEST_WAIT):g}"
             return response
-        if run.created and run.status == "queued":
+        if run.created:
             return replies.of_run(run)  # as it was accepted, however far it has come meanwhile
         return replies.outcome(await service.answering(run), replayed=run.replayed)
 
