@@ -439,6 +439,45 @@ async def test_who_takes_only_ids_of_nine_letters_gets_them_from_the_next_attemp
     assert [m["tool_call_id"] for m in messages if m["role"] == "tool"] == calls
 
 
+PNG = Attachment("ab" * 32, "image/png", "a.png", 3)
+SHOWN = [
+    {"type": "text", "text": "[attachment a.png, image/png, 3 bytes]"},
+    {"type": "image_url", "image_url": {"url": "data:image/png;base64,Y2F0"}},
+]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "first"),
+    [
+        (
+            fails(400, "After the optional system message, conversation roles must alternate user/assistant"),
+            [{"role": "system", "content": "be kind"}, {"role": "user", "content": "a note\n\nlook"}],
+        ),
+        (
+            fails(500, "Jinja Exception: System role not supported"),
+            [{"role": "user", "content": "be kind\n\na note\n\nlook"}],
+        ),
+    ],
+)
+async def test_who_takes_only_some_roles_gets_those_from_the_next_attempt_on(
+    server: LoopbackServer, model: PydanticAIModel, refusal: Behaviour, first: list[dict[str, Any]]
+) -> None:
+    """As the chat templates of some models have it."""
+    said = [
+        Message("system", (Text("be kind"),)), runtime_note("a note"), user("look"),
+        Message("assistant", (ToolCall("c1", "look", {}),)), tool_result("c1", "look", "seen"),
+        Message("assistant", (Text("so"),)), runtime_note("another"), user("and this?", PNG),
+    ]  # fmt: skip
+    server.will(refusal)
+    with pytest.raises(ModelError) as caught:
+        await outputs(model, *said)
+    assert caught.value.kind == "unavailable"
+    messages = await sent(server, model, *said)
+    assert messages[: len(first)] == first
+    assert [m["role"] for m in messages[len(first) :]] == ["assistant", "tool", "assistant", "user"]
+    assert messages[-1]["content"] == [*({"type": "text", "text": t} for t in ("another", "and this?")), *SHOWN]
+
+
 @pytest.mark.parametrize(
     "refusal",
     [

@@ -69,7 +69,7 @@ class PydanticAIModel:
 
         model = self._model()
         attached = await wire.read_attachments(request, self._takes, self._name)
-        messages = wire.to_wire(request.messages, attached, self._origin, model.system, self._learned.nine)
+        messages = wire.to_wire(request.messages, attached, self._origin, model.system, self._learned)
         parameters = wire.parameters(request.tools)
         response: StreamedResponse | None = None
         try:

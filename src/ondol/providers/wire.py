@@ -13,6 +13,7 @@ from ondol.errors import ModelError
 from ondol.ids import is_plain
 from ondol.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, ToolResponse, parse_arguments
 from ondol.model import Delta, ModelRequest, ToolSpec
+from ondol.providers.wire_errors import Learned
 
 if TYPE_CHECKING:  # pydantic-ai takes about a second to import, and is an extra
     from pydantic_ai import messages as wire
@@ -78,22 +79,17 @@ def _shown(part: Attachment, attached: Mapping[str, bytes]) -> list[str | wire.B
 
 
 def to_wire(
-    messages: Sequence[Message],
-    attached: Mapping[str, bytes],
-    origin: Mapping[str, str],
-    system: str,
-    nine: bool = False,
+    messages: Sequence[Message], attached: Mapping[str, bytes], origin: Mapping[str, str], system: str, learned: Learned
 ) -> list[wire.ModelMessage]:
     """The messages without what the provider would refuse: empty texts, invalid Unicode, another provider's parts.
 
     ``system`` is pydantic-ai's word for the provider, under which it takes back what is signed. All that is said
-    between two answers is one request there: some providers want all results of an answer together. ``nine``: it takes
-    only ids of calls that have nine letters and digits.
+    between two answers is one request there: some providers want all results of an answer together.
     """
     from pydantic_ai import messages as wire
 
     sent: list[wire.ModelMessage] = []
-    ids = _CallIds(nine)
+    ids = _CallIds(learned.nine)
     for message in messages:
         if message.role == "assistant":
             if said := [given for part in message.parts if (given := _said(part, origin, system, ids))]:
@@ -106,7 +102,26 @@ def to_wire(
                 sent[-1] = wire.ModelRequest(parts=parts)
             else:
                 sent.append(wire.ModelRequest(parts=asked))
+    if learned.alternate or learned.no_system:
+        return [_joined(m, learned.no_system) if isinstance(m, wire.ModelRequest) else m for m in sent]
     return sent
+
+
+def _joined(request: wire.ModelRequest, with_system: bool) -> wire.ModelRequest:
+    """All that users and the runtime say between two answers in one message."""
+    from pydantic_ai import messages as wire
+
+    kinds = (wire.UserPromptPart, wire.SystemPromptPart) if with_system else (wire.UserPromptPart,)
+    said: list[Any] = []
+    for part in request.parts:
+        if isinstance(part, kinds):
+            said += [part.content] if isinstance(part.content, str) else part.content
+    if not said:
+        return request
+    words = "\n\n".join(said) if all(isinstance(s, str) for s in said) else said
+    return wire.ModelRequest(
+        parts=[*(p for p in request.parts if not isinstance(p, kinds)), wire.UserPromptPart(content=words)]
+    )
 
 
 _NINE = re.compile(r"[A-Za-z0-9]{9}")

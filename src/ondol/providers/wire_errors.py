@@ -89,26 +89,37 @@ def model_error(
     )  # fmt: skip
 
 
-_ONLY_NINE = re.compile(r"tool call ids? .*\blength (?:of )?9\b", re.IGNORECASE)
-_NO_COUNT = re.compile(r"stream_options|include_usage")
-
-
 @dataclass(slots=True)
 class Learned:
     """What a server takes only, as it turned out when it refused something else: the next attempt heeds it.
 
     ``nine``: ids of calls with nine letters and digits, as models of Mistral do, whoever serves them. ``uncounted``: no
-    wish to be told the tokens of a stream.
+    wish to be told the tokens of a stream. ``alternate``: no two messages of the user one after the other, which a note
+    of the runtime is, too. ``no_system``: no message of the system.
     """
 
     nine: bool = False
     uncounted: bool = False
+    alternate: bool = False
+    no_system: bool = False
 
     def learns(self, error: Exception) -> bool:
-        before, said = (self.nine, self.uncounted), str(error)
-        self.nine = self.nine or _ONLY_NINE.search(said) is not None
-        self.uncounted = self.uncounted or _NO_COUNT.search(said) is not None
-        return (self.nine, self.uncounted) != before
+        """Is there news in it?"""
+        said = str(error)
+        news = [name for name, words in _REFUSALS.items() if not getattr(self, name) and words.search(said)]
+        for name in news:
+            setattr(self, name, True)
+        return bool(news)
+
+
+_REFUSALS = {
+    "nine": re.compile(r"tool call ids? .*\blength (?:of )?9\b", re.IGNORECASE),
+    "uncounted": re.compile(r"stream_options|include_usage"),
+    "alternate": re.compile(r"roles must\s+alternate", re.IGNORECASE),
+    "no_system": re.compile(
+        r"system role (?:is )?not supported|only user and assistant roles are supported", re.IGNORECASE
+    ),
+}
 
 
 def _said(body: object) -> object:
