@@ -115,9 +115,11 @@ class Learned:
 _REFUSALS = {
     "nine": re.compile(r"tool call ids? .*\blength (?:of )?9\b", re.IGNORECASE),
     "uncounted": re.compile(r"stream_options|include_usage"),
-    "alternate": re.compile(r"roles must\s+alternate", re.IGNORECASE),
+    "alternate": re.compile(r"roles must\s+alternate|should alternate|successive user", re.IGNORECASE),
     "no_system": re.compile(
-        r"system role (?:is )?not supported|only user and assistant roles are supported", re.IGNORECASE
+        "system role (?:is )?not supported|only user and assistant roles are supported|does not support 'system'"
+        "|developer instruction is not enabled",
+        re.IGNORECASE,
     ),
 }
 
