@@ -165,6 +165,19 @@ async def test_ctrl_c_in_a_pipe_cancels_the_turn_and_leaves(tmp_path: Path) -> N
     assert (act["act"], act["door"], act["note"]) == ("run.cancel", "cli", "Ctrl-C in the chat")
 
 
+async def test_a_chat_that_is_ended_leaves_its_turn_as_it_is_and_says_nothing_of_itself(tmp_path: Path) -> None:
+    async with talking(tmp_path) as chat:
+        chat.send("hold")
+        await chat.line("holding")
+        pipe = os.open(tmp_path / "fifo", os.O_WRONLY | os.O_NONBLOCK)
+        os.kill(chat.pid, signal.SIGTERM)
+        os.write(pipe, b"enough")
+        os.close(pipe)
+        assert await chat.wait() == 143
+        assert "not open" not in chat.errors
+    assert (await states(tmp_path))[0][0] in ("queued", "completed")  # the call may have ended before
+
+
 @pytest.mark.parametrize("leave", [b"\x04", b"\x03"], ids=["ctrl-d", "ctrl-c"])
 async def test_ctrl_c_on_a_terminal_stops_the_turn_and_the_chat_goes_on(tmp_path: Path, leave: bytes) -> None:
     os.mkfifo(tmp_path / "fifo")

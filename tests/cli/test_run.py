@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pty
@@ -13,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from ondol.cli.follow import Progress
-from ondol.cli.surface import Cli, Options
+from ondol.cli.output import Column, Output
+from ondol.cli.surface import Cli, Options, typed
 from ondol.events import Event
 from ondol.testing import Process
 
@@ -130,18 +132,55 @@ def test_the_modules_runtime_gives_deps_zone_and_store(tmp_path: Path) -> None:
     assert "+01:00" in listed.out or "+02:00" in listed.out
 
 
-async def test_ctrl_c_leaves_the_run_and_says_how_to_go_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 129)], ids=["ctrl-c", "hang-up"])
+async def test_who_goes_away_leaves_the_run_and_is_told_how_to_go_on(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
     (tmp_path / "answers.json").write_text(json.dumps([{"error": "rate_limited", "retry_after": 50}, "at last"]))
-    words = ["-m", "ondol", "run", app("hello"), "hi", "--model", "script:answers.json", "--operation-id", "k"]
-    async with Process(words, cwd=tmp_path, env=environment(ONDOL_DB="sqlite:///t.db")) as run:
+    words = ["run", app("hello"), "hi", "--model", "script:answers.json", "--operation-id", "k"]
+    program = (
+        "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # whatever these tests were started with
+        f"from ondol.cli import main; main({words!r})"
+    )
+    async with Process(["-c", program], cwd=tmp_path, env=environment(ONDOL_DB="sqlite:///t.db")) as run:
         while not ondol("runs", "-o", "ids", "--state", "running", cwd=tmp_path, ONDOL_DB="sqlite:///t.db").ids:
             pass
-        os.kill(run.pid, signal.SIGINT)
-        assert await run.wait() == 130
+        os.kill(run.pid, number)
+        assert await run.wait() == code
         assert "runs resume r_" in run.errors
         assert "runs cancel r_" in run.errors
     listed = ondol("runs", "-o", "json", cwd=tmp_path, ONDOL_DB="sqlite:///t.db").json
     assert [r["state"] for r in listed] == ["queued"]
+
+
+def test_ctrl_c_ends_the_reading_of_standard_input_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop, which hears of it, stands still meanwhile."""
+
+    class Typed:
+        def read(self) -> str:
+            os.kill(os.getpid(), signal.SIGINT)
+            return "not interrupted"
+
+    async def reads() -> str:
+        return typed()
+
+    monkeypatch.setattr(sys, "stdin", Typed())
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(reads())
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(80, 4), (40, 2)])
+def test_a_table_is_folded_where_it_can_be_read_and_else_left_to_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int, rows: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    out = Output("table", no_color=True)
+    out.is_terminal = True
+    call = "refund(order_id='1182', amount=30, why='it came broken')"
+    out.table([call], [Column("ID", lambda _: "a_1m8s7amjxpwh5csv"), Column("CALL", str), Column("WHY", str)])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == rows
+    assert (call in lines[1]) == (rows == 2)
 
 
 def test_a_terminal_shows_each_effect_and_the_text_as_it_is_said(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from ondol.cli import codes
 from ondol.cli.follow import AtRest, Behind, NoDriver, Progress, follow, say_waiting, waiting_code
 from ondol.cli.lines import say_ask
 from ondol.cli.output import say, say_failed
-from ondol.cli.run import AgentName, AppName, IfBusyOption, Model, runtime_for, say_cut_off, stop_on_sigterm
+from ondol.cli.run import AgentName, AppName, IfBusyOption, Model, runtime_for, say_cut_off, stop_on_signals
 from ondol.cli.surface import Cli, verb
 from ondol.errors import OndolError, RunCancelled, RunWaiting
 from ondol.events import Event
@@ -49,7 +49,7 @@ async def chat(
     Ctrl-C stops the turn. Without one, or in a pipe, it leaves.
     """
     runtime, name = runtime_for(cli, app, model, agent)
-    terminated = stop_on_sigterm()
+    ended_by = stop_on_signals()
     try:
         async with runtime as rt:
             talk = Chat(cli, rt, name, session, user, if_busy, time_zone)
@@ -57,11 +57,14 @@ async def chat(
             if talk.for_people:
                 go_on = cli.command("chat", app, "--session", talk.session)
                 say(f"session {talk.session} (Ctrl-C stops a turn, Ctrl-D leaves; go on later: {go_on})")
-            await talk.go_on()
+            try:
+                await talk.go_on()
+            finally:
+                talk.leave()
             return talk.code
     except asyncio.CancelledError:
-        if terminated:
-            return codes.TERMINATED
+        if ended_by:
+            return 128 + ended_by[0]  # as shells say it
         raise
 
 
@@ -138,6 +141,12 @@ class Chat:
         while self._staying:
             await asyncio.wait(self._staying.values())
         await asyncio.gather(*self._stopping)
+
+    def leave(self) -> None:
+        """Show nothing any more. What goes on is not lost."""
+        self._over.set()
+        for staying in self._staying.values():
+            staying.cancel()
 
     def ctrl_c(self) -> None:
         task = asyncio.get_running_loop().create_task(self._stop())

@@ -14,7 +14,6 @@ CONFLICT = 5
 WAITING = 6  # for a person
 UNKNOWN = 7  # an effect may or may not have happened; wins over 6
 INTERRUPTED = 130  # by Ctrl-C, as shells say it
-TERMINATED = 143  # by SIGTERM
 
 
 class NoDatabase(errors.NotFound):

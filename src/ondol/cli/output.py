@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_LEAST = 10  # columns of a terminal that a column of a table has
 _UNBOUNDED = 100_000  # columns of a pipe: nothing there may be cut or wrapped
 
 _STYLES = {
@@ -83,17 +85,30 @@ class Output:
                 self.line(json.dumps(shown, ensure_ascii=False, indent=2))
 
     def table(self, items: Iterable[T], columns: Sequence[Column[T]], indent: int = 0) -> None:
+        from rich.cells import cell_len
         from rich.table import Table
         from rich.text import Text
 
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-        for column in columns:
-            table.add_column(column.title, overflow="fold", no_wrap=column.title == "ID")  # ids are there to be copied
-        for item in items:
-            cells = [(c.title, safe(text(c.cell(item)))) for c in columns]
-            table.add_row(*(Text(c, style=_STYLES.get(c, "") if title == "STATE" else "") for title, c in cells))
+        rows = [[safe(text(c.cell(item))) for c in columns] for item in items]
+        needed = 0
+        for column, *cells in zip(columns, *rows, strict=True):
+            longest = max(map(cell_len, (column.title, *cells)))
+            is_id = column.title == "ID"  # ids are there to be copied
+            least = longest if is_id else min(longest, max(_LEAST, cell_len(column.title)))
+            needed += least + 2
+            table.add_column(column.title, overflow="fold", no_wrap=is_id, min_width=least)
+        for cells in rows:
+            styles = [
+                _STYLES.get(cell, "") if c.title == "STATE" else "" for c, cell in zip(columns, cells, strict=True)
+            ]
+            table.add_row(*map(Text, cells, styles))
+        width = self.console.width
+        if needed > width:  # the terminal may wrap it: nobody can read columns of two characters
+            self.console.width = _UNBOUNDED
         with self.console.capture() as captured:
             self.console.print(table)
+        self.console.width = width
         for line in captured.get().splitlines():
             self.line(" " * indent + (line if self.is_terminal else line.rstrip()))
 
@@ -120,9 +135,10 @@ class Output:
 
 
 def say(words: str = "") -> None:
-    """A line for people, beside the answer."""
-    sys.stderr.write(words + "\n")
-    sys.stderr.flush()
+    """A line for people, beside the answer. Where it cannot be written (a closed terminal), nobody would read it."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(words + "\n")
+        sys.stderr.flush()
 
 
 def say_error(code: str, message: str, explained_by: str | None = None) -> None:

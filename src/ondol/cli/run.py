@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -17,7 +16,7 @@ from ondol.cli.follow import Behind, NoDriver, Progress, follow, say_waiting, wa
 from ondol.cli.lines import say_ask
 from ondol.cli.loading import load
 from ondol.cli.output import say, say_failed
-from ondol.cli.surface import Cli, verb
+from ondol.cli.surface import Cli, typed, verb
 from ondol.errors import InvalidInput, OndolError, RunFailed, RunWaiting
 from ondol.handles import Run, RunResult
 from ondol.runtime import DRAIN, Runtime
@@ -52,8 +51,9 @@ async def run(
 ) -> int:
     """Run an agent once and print its answer. The same --operation-id again goes on where it stopped."""
 
+    asked = typed() if text == "-" else text
+
     async def start(rt: Runtime, name: str) -> Run:
-        asked = sys.stdin.read() if text == "-" else text
         return await rt.start(
             name, asked, session=session, user=user, operation_id=operation_id, attachments=file or [],
             time_zone=time_zone, if_busy=if_busy,
@@ -68,7 +68,7 @@ async def drive(
     """Open the app's runtime, start (or find) a run, stay with it, print what it came to. Returns the exit code."""
     runtime, name = runtime_for(cli, app, model, agent)
     progress = Progress(cli) if cli.out.for_people and cli.out.is_terminal else None
-    ended_by = stop_on_sigterm()
+    ended_by = stop_on_signals()
     accepted: Run | None = None
     try:
         async with runtime as rt:
@@ -94,7 +94,7 @@ async def drive(
         _say_detached(cli, accepted, app)
         if not ended_by:
             raise
-        return codes.TERMINATED
+        return 128 + ended_by[0]  # as shells say it
 
 
 def runtime_for(cli: Cli, app: str, model: str | None, agent: str | None) -> tuple[Runtime, str]:
@@ -118,16 +118,19 @@ def _there(server: str, app: str, model: str | None, agent: str | None) -> tuple
     return cast(Runtime, AsyncClient(server)), agent or app.rpartition(":")[2]
 
 
-def stop_on_sigterm() -> list[int]:
-    """SIGTERM stops as Ctrl-C does: runs are given back, which does not count as a crash."""
+def stop_on_signals() -> list[int]:
+    """SIGTERM, and a terminal that is closed (SIGHUP), stop as Ctrl-C does: what is in flight may end, and runs are
+    given back, which does not count as a crash."""
     task, seen = asyncio.current_task(), list[int]()
 
-    def stop() -> None:
-        seen.append(signal.SIGTERM)
+    def stop(number: int) -> None:
+        seen.append(number)
         if task is not None:
             task.cancel()
 
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # (nohup)
+            asyncio.get_running_loop().add_signal_handler(number, stop, number)
     return seen
 
 

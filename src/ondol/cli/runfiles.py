@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ondol.bodies import run_body
-from ondol.cli.surface import Cli, Id, verb
+from ondol.cli.surface import Cli, Id, typed, verb
 from ondol.errors import InvalidInput, OndolError
 from ondol.runtime import Runtime
 
@@ -65,7 +64,7 @@ async def _forget(cli: Cli, rt: Runtime, run: str) -> tuple[str, Any]:
 
 def _read(name: str) -> str:
     try:
-        return sys.stdin.read() if name == "-" else Path(name).read_text("utf-8")
+        return typed() if name == "-" else Path(name).read_text("utf-8")
     except UnicodeDecodeError as error:
         raise InvalidInput(f"{name} is no text ({error.reason}): name a file of 'ondol runs export'") from error
     except OSError as error:

@@ -7,6 +7,7 @@ import inspect
 import os
 import re
 import shlex
+import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
@@ -157,8 +158,9 @@ class Cli:
         and a body for programs. If it fails, that is said, and the next one has its turn.
         """
         done: list[tuple[str, Any]] = []
+        named = self.each(ids)
         async with self.runtime(acts=acts) as rt:
-            for one in self.each(ids):
+            for one in named:
                 try:
                     done.append(await do(rt, one))
                 except NotFound as missing:
@@ -180,8 +182,19 @@ class Cli:
         """The ids that were given, with ``-`` replaced by those on standard input."""
         named: list[str] = []
         for id in ids:
-            named.extend(sys.stdin.read().split() if id == "-" else [id])
+            named.extend(typed().split() if id == "-" else [id])
         return list(dict.fromkeys(named))
+
+
+def typed() -> str:
+    """Standard input, to its end. Ctrl-C ends it: the event loop hears of that only when somebody lets it go on."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return sys.stdin.read()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _without_password(url: str) -> str:
