@@ -49,6 +49,13 @@ class Verdict(NamedTuple):
 
 MUTANTS = (
     Mutant(
+        "console: who is bound to a user is not told how much waits for others",
+        "http/service.py",
+        "queries.count_open_asks, caller.tenant, caller.user)",
+        "queries.count_open_asks, caller.tenant, None)",
+        ("tests/http/console/test_pages.py::test_home_counts_what_is_behind_its_page",),
+    ),
+    Mutant(
         "console: a form sends back what was there",
         "http/console/shown.py",
         'lambda character: f"&#{ord(character)};"',

@@ -347,6 +347,12 @@ def list_asks(
     return [AskRow(*r) for r in rows]
 
 
+def count_open_asks(tenant: str, user_id: str | None = None) -> Tx[dict[str, int]]:
+    """By kind."""
+    (rows,) = yield [with_conditions("ask.count_open", {"tenant": tenant}, {"user_id": user_id})]
+    return dict(rows)
+
+
 def open_unknown_ask(tenant: str, effect: str) -> Tx[AskRow | None]:
     run, _ = ids.effect_place(effect)
     (rows,) = yield [("ask.of_effect", {"tenant": tenant, "run": run, "effect": effect, "kind": "unknown_effect"})]

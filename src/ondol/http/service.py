@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import date
 from typing import Any, TypeVar
 
-from ondol import access, ids, values, watching
+from ondol import access, ids, queries, values, watching
 from ondol.agent import Agent
 from ondol.attaching import File
 from ondol.compacting import Compaction
@@ -356,6 +356,11 @@ class Service:
             limit=limit + 1, tenant=caller.tenant,
         )  # fmt: skip
         return page_of(rows, limit)
+
+    async def waiting(self, caller: Caller) -> Mapping[str, int]:
+        """How many asks of each kind are open."""
+        caller.needs("read")
+        return await self.rt._read(queries.count_open_asks, caller.tenant, caller.user)
 
     async def decide(self, caller: Caller, ask: str, word: Word, *, seen: str | None) -> Ask:
         """Decide an ask, once. ``seen`` is the hash of the arguments that the person saw.

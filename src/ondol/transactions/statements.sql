@@ -494,6 +494,10 @@ SELECT {ask} FROM asks WHERE tenant = :tenant AND state = 'open'
   [after: AND n < (SELECT n FROM asks b WHERE b.tenant = :tenant AND b.id = :after)]
 ORDER BY n DESC LIMIT :limit
 
+-- How many of each kind.
+-- name: ask.count_open
+SELECT kind, count(*) FROM asks WHERE tenant = :tenant AND state = 'open' [user_id: AND user_id = :user_id] GROUP BY kind
+
 -- name: ask.of_effect
 SELECT {ask} FROM asks WHERE tenant = :tenant AND run = :run AND effect = :effect AND state = 'open' AND kind = :kind
 

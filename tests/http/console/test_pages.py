@@ -129,6 +129,19 @@ async def test_home_says_what_needs_a_person(at_home: House) -> None:
     assert "model_auth the script says auth" in page.text
 
 
+async def test_home_counts_what_is_behind_its_page(at_home: House) -> None:
+    for said in ("pay much", "lost"):  # sixty asks, and an unknown effect behind them
+        await at_home.rests(said, user="kim")
+    for _ in range(9):
+        await at_home.rests("x", agent="down")
+    shown = (await at_home.page("/")).text
+    for words in ("60 open asks", "1 unknown effect", "8+ failed", "0 parked", "Asks 60 open", "Effects 1 unknown"):
+        assert words in shown, shown[:600]
+    _, token = await access.create_token(at_home.rt, "lee", ["read"], user="lee")
+    shown = (await at_home.page("/", headers={"authorization": f"Bearer {token}"})).text
+    assert "0 open asks 0 unknown effects" in shown
+
+
 async def test_a_run_shows_its_steps_with_what_went_in_and_came_out(at_home: House) -> None:
     run = await at_home.rests("find", session="kim", user="kim", operation_id="ticket-7")
     page = await at_home.page(f"/runs/{run.id}")

@@ -18,7 +18,7 @@ from ondol.errors import Forbidden, InvalidInput, NotFound
 from ondol.handles import ENDED, Ask, AskState, Effect, Run
 from ondol.http.callers import Caller
 from ondol.http.console import chat, share
-from ondol.http.console.looks import Looks
+from ondol.http.console.looks import STOPPED, Looks
 from ondol.http.console.timeline import timeline
 from ondol.http.requests import caller_in
 from ondol.served import read_prices
@@ -57,12 +57,13 @@ def _add_lists(router: APIRouter, looks: Looks) -> None:
         )  # fmt: skip
         day = await today.of(caller)
         unknown = [a for a in asks.items if a.kind == "unknown_effect"]
-        stopped = [a for a in asks.items if a.kind in ("parked", "definition_changed")]
+        stopped = [a for a in asks.items if a.kind in STOPPED]
+        lately = [r for r in failed.items if r.ended_at is None or r.ended_at > now - _LATELY]
         return await looks.page(
             request, "home.html", caller=caller, recent=recent.items,
             asks=[a for a in asks.items if a not in unknown and a not in stopped], unknown=unknown, stopped=stopped,
             more_asks=asks.next,
-            failed=[r for r in failed.items if r.ended_at is None or r.ended_at > now - _LATELY],
+            failed=lately, more_failed=failed.next is not None and len(lately) == len(failed.items),
             today=day, today_tokens=0 if day is None else _counted(day), agents=service.agents(caller),
         )  # fmt: skip
 

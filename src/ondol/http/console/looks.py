@@ -25,6 +25,7 @@ from ondol.http.service import Service
 from ondol.showing import called, exact, short
 
 T = TypeVar("T")
+STOPPED = ("parked", "definition_changed")  # kinds of asks: about a run, which goes on when somebody says so
 THEMES = ("auto", "light", "dark")
 THEME_COOKIE = "ondol_theme"
 
@@ -43,10 +44,12 @@ HEADERS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """How much waits for a person: asks, and effects of which nobody knows whether they happened."""
+    """How much waits for a person: effects of which nobody knows whether they happened, runs that were stopped, and
+    other asks."""
 
-    asks: int
-    unknown: int
+    asks: int = 0
+    unknown: int = 0
+    stopped: int = 0
 
 
 class Looks:
@@ -91,10 +94,10 @@ class Looks:
 
     async def _waiting(self, caller: Caller | None) -> Waiting:
         if caller is None or not (caller.is_admin or "read" in caller.scopes):
-            return Waiting(asks=0, unknown=0)
-        found = (await self.service.asks(caller, limit=200)).items
-        unknown = sum(ask.kind == "unknown_effect" for ask in found)
-        return Waiting(asks=len(found) - unknown, unknown=unknown)
+            return Waiting()
+        of_kind = dict(await self.service.waiting(caller))
+        unknown, stopped = of_kind.pop("unknown_effect", 0), sum(of_kind.pop(kind, 0) for kind in STOPPED)
+        return Waiting(asks=sum(of_kind.values()), unknown=unknown, stopped=stopped)
 
     async def failed(self, request: Request, error: OndolError, status: int | None = None) -> Response:
         """The page of an error: what is wrong, and what mends it. ``status``: another than that of its code."""
