@@ -49,6 +49,20 @@ class Verdict(NamedTuple):
 
 MUTANTS = (
     Mutant(
+        "http: who steers a run does not approve what it does",
+        "queries.py",
+        "return [run_row(rows, run).door, *(door for (door,) in joined)]",
+        "return [run_row(rows, run).door]",
+        ("tests/http/test_access.py::test_whoever_steers_a_run_does_not_approve_what_it_does",),
+    ),
+    Mutant(
+        "http: a place in a list of runs is of the caller's own",
+        "http/service.py",
+        "if before is not None and caller.user is not None:",
+        "if False:",
+        ("tests/http/test_access.py::test_what_is_somebody_elses_is_not_there",),
+    ),
+    Mutant(
         "console: who is bound to a user is not told how much waits for others",
         "http/service.py",
         "queries.count_open_asks, caller.tenant, caller.user)",

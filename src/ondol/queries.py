@@ -402,6 +402,13 @@ def steers(tenant: str, run: str) -> Tx[list[Steer]]:
     return steers_in(rows)
 
 
+def doors(tenant: str, run: str) -> Tx[list[str]]:
+    """The door by which the run came, and those of what has joined it. Raises NotFound."""
+    key = {"tenant": tenant, "run": run}
+    rows, joined = yield [("run.get", key), ("run.joined_doors", key)]
+    return [run_row(rows, run).door, *(door for (door,) in joined)]
+
+
 def get_definition(tenant: str, digest: str) -> Tx[str | None]:
     (rows,) = yield [("definition.get", {"tenant": tenant, "digest": digest})]
     return rows[0][0] if rows else None

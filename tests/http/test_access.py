@@ -14,9 +14,9 @@ import httpx
 import pytest
 from cli.command import ondol
 from door import Door, door, run
-from kit import Conversation, waits
+from kit import Conversation, Gate, waits
 
-from ondol import Agent, Runtime, access, queries, tool
+from ondol import Agent, Context, Runtime, access, queries, tool
 from ondol.access import Scope
 from ondol.http.app import make_app
 from ondol.http.guard import Admission
@@ -155,6 +155,33 @@ async def test_whoever_started_a_run_does_not_approve_what_it_does(http: Door) -
     assert theirs.status_code == 200
 
 
+async def test_whoever_steers_a_run_does_not_approve_what_it_does(db: str) -> None:
+    gate = Gate()
+
+    async def look(ctx: Context[None]) -> str:
+        """Look."""
+        await gate.wait()
+        return "nothing"
+
+    model = ScriptedModel([[call("look")], [call("pay", amount=30)], "done"])
+    payer = Agent("payer", model=model, tools=[tool(effect="read")(look), pay])
+    async with Runtime(db, agents=[payer]) as rt, door(rt, Admission(needs_token=True)) as http:
+        starter, steerer = await token(http, "run"), await token(http, "run", "read", "answer")
+        body = {"agent": "payer", "session": "s", "if_busy": "steer"}
+        await http.client.post("/v1/runs", json=body | {"input": "look around"}, headers=starter)
+        await gate.reached.wait()
+        steer = await http.client.post("/v1/runs", json=body | {"input": "pay him"}, headers=steerer)
+        gate.open()
+        waiting = await http.client.get(f"/v1/runs/{steer.json()['id']}/result?wait=20", headers=steerer)
+        (ask,) = (await http.client.get("/v1/asks", headers=steerer)).json()["items"]
+        assert ask["run"] == waiting.json()["id"] != steer.json()["id"]
+        where, match = f"/v1/asks/{ask['id']}/decision", {"if-match": f'"{ask["arguments_hash"]}"'}
+        own = await http.client.post(where, json={"decision": "approve"}, headers=steerer | match)
+        assert (own.status_code, own.json()["code"]) == (403, "forbidden")
+        other = await token(http, "answer")
+        assert (await http.client.post(where, json={"decision": "approve"}, headers=other | match)).status_code == 200
+
+
 async def test_what_is_somebody_elses_is_not_there(http: Door) -> None:
     kim, lee = await token(http, "admin", user="kim"), await token(http, "admin", user="lee")
     elsewhere, server = await token(http, "admin", tenant="acme"), await token(http, "admin")
@@ -184,6 +211,12 @@ async def test_what_is_somebody_elses_is_not_there(http: Door) -> None:
             assert answer.status_code == 404, (path, answer.text)
         for listed in ("/v1/runs", "/v1/sessions", "/v1/asks", "/v1/effects"):
             assert (await http.client.get(listed, headers=stranger)).json()["items"] == []
+    assert (await http.client.post("/v1/runs", json={"agent": "hello", "input": "hi", "session": "own"},
+                                   headers=lee | {"prefer": "wait=20"})).status_code == 200  # fmt: skip
+    for place in (f"runs?before={id}", f"asks?after={ask['id']}", f"effects?after={ask['effect']}",
+                  f"effects?session=own&after={ask['effect']}"):  # fmt: skip
+        assert (await http.client.get(f"/v1/{place}", headers=lee)).status_code == 404, place
+        assert (await http.client.get(f"/v1/{place.replace('=own', '=s')}", headers=kim)).status_code == 200, place
     into = {"agent": "hello", "input": "what did kim say?", "session": "s"}
     assert (await http.client.post("/v1/runs", json=into, headers=lee)).status_code == 404
     assert (await http.client.post("/v1/runs", json=into | {"user": "kim"}, headers=lee)).status_code == 403

@@ -107,6 +107,8 @@ class Service:
     ) -> Page:  # fmt: skip
         """The newest first. ``text`` is looked for in ids, operation, session, agent, user and error."""
         caller.needs("read")
+        if before is not None and caller.user is not None:
+            await self._run(caller, before)
         user, cursor, found, looked_at = caller.user_for(user), before, list[Run](), 0
         wanted = None if text is None else text.casefold()
         size = limit + 1 if text is None and agent is None else 200
@@ -351,6 +353,8 @@ class Service:
     ) -> Page:  # fmt: skip
         """The oldest first, unless it is said otherwise."""
         caller.needs("read")
+        if after is not None and caller.user is not None:
+            await self._ask(caller, after)
         rows = await self.rt.asks(
             run=run, session=session, user=caller.user_for(user), state=state, after=after, newest_first=newest_first,
             limit=limit + 1, tenant=caller.tenant,
@@ -381,12 +385,13 @@ class Service:
         return await _say(found, word, caller.acts_as(word.by))
 
     async def _check_not_own(self, caller: Caller, ask: Ask, word: Word) -> None:
-        """Whoever started a run is not the one who approves what it does."""
+        """Whoever started a run, or said something that joined it, is not the one who approves what it does."""
         if caller.token is None or caller.is_admin or word.kind not in ("approve", "happened", "not_happened"):
             return
-        run = await self.rt.get_run(ask.run, tenant=caller.tenant)
-        if caller.came_by(run.door):
-            raise Forbidden(f"run {run.id} was started with this token, which cannot approve what it does: use another")
+        if any(caller.came_by(door) for door in await self.rt._read(queries.doors, caller.tenant, ask.run)):
+            raise Forbidden(
+                f"run {ask.run} was started with this token, which cannot approve what it does: use another"
+            )
 
     async def effect(self, caller: Caller, effect: str) -> Effect:
         caller.needs("read")
@@ -404,6 +409,8 @@ class Service:
             await self._session(caller, session)
         elif caller.user is not None:
             return await self._own_effects(caller, state, after, limit)
+        if after is not None and caller.user is not None:
+            await self._run(caller, ids.effect_place(after)[0])
         rows = await self.rt.effects(
             run=run, session=session, state=state, after=after, limit=limit + 1, tenant=caller.tenant
         )

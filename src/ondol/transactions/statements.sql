@@ -80,6 +80,10 @@ SELECT count(*) FROM (SELECT 1 FROM runs WHERE tenant = :tenant AND host = :run 
 SELECT r.place, r.id, m.ordinal, m.body, m.sum FROM runs r JOIN messages m ON m.tenant = r.tenant AND m.run = r.id
 WHERE r.tenant = :tenant AND r.host = :run AND r.state = :state AND m.ordinal = 1
 
+-- By which doors came what is a part of the run by now.
+-- name: run.joined_doors
+SELECT door FROM runs WHERE tenant = :tenant AND host = :run AND state = 'joined'
+
 -- name: run.join
 UPDATE runs SET state = 'joined', fence = fence + 1, next_seq = next_seq + 1, told = 1, ended_at = :at, updated_at = :at
 WHERE tenant = :tenant AND id = :run AND host = :host AND state = 'queued'
