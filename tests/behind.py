@@ -154,11 +154,18 @@ def _wait_for_connections(db: str) -> None:
 def columns(db: str) -> Iterator[tuple[str, str]]:
     """Each column of each table."""
     if file_of(db) is not None:
-        for (table,) in execute(db, "SELECT name FROM sqlite_schema WHERE type = 'table'"):
-            yield from ((table, name) for (name,) in execute(db, f"SELECT name FROM pragma_table_info('{table}')"))
+        tables = "SELECT name FROM sqlite_schema WHERE type = 'table'"
+        found = f"SELECT t.name, c.name FROM ({tables}) AS t, pragma_table_info(t.name) AS c"
     else:
         found = "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = 'ondol'"
-        yield from ((table, name) for table, name in execute(db, found))
+    yield from ((table, name) for table, name in execute(db, found))
+
+
+def values(db: str) -> Iterator[tuple[str, Any]]:
+    """Each value of each row, and where it stands: ``table.column``."""
+    with closing(Look(db)) as look:
+        for table, name in columns(db):
+            yield from ((f"{table}.{name}", value) for (value,) in look.rows(f'SELECT "{name}" FROM "{table}"'))
 
 
 def sizes(db: str) -> tuple[int, int]:

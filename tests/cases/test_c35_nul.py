@@ -29,12 +29,10 @@ FILE = "온돌 ok".encode("utf-16-le").decode("latin-1")  # a file read with the
 
 def texts_of(db: str) -> Iterator[tuple[str, str]]:
     """Every text in the store, and where it stands."""
-    for table, name in behind.columns(db):
-        for (value,) in behind.execute(db, f"SELECT {name} FROM {table}"):
-            if isinstance(value, bytes):
-                value = unpack(value)
-            if isinstance(value, str):
-                yield f"{table}.{name}", value
+    for place, value in behind.values(db):
+        text = unpack(value) if isinstance(value, bytes) else value
+        if isinstance(text, str):
+            yield place, text
 
 
 def _said(message: Message) -> Iterator[str]:

@@ -114,10 +114,9 @@ def agent() -> Agent:
 def words(db: str) -> dict[str, set[str]]:
     """Where they stand: in which columns of which tables, and in blobs."""
     found: dict[str, set[str]] = defaultdict(set)
-    for table, column in list(behind.columns(db)):
-        for (value,) in behind.execute(db, f'SELECT "{column}" FROM "{table}"'):
-            for word in words_in(value):
-                found[word].add(f"{table}.{column}")
+    for place, value in behind.values(db):
+        for word in words_in(value):
+            found[word].add(place)
     file = behind.file_of(db)
     for blob in Path(f"{file}.blobs").rglob("*") if file is not None else []:
         for word in words_in(blob.read_bytes()) if blob.is_file() else ():
