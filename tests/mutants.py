@@ -1219,6 +1219,13 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "threads: those of the application may be taken",
+        "threads.py",
+        '        threading.Thread(target=run, name="for-ondol", daemon=True).start()',
+        "        raise RuntimeError",
+        ("tests/promise/test_gaps.py::test_an_application_that_has_filled_its_threads_holds_up_nobody_but_itself",),
+    ),
+    Mutant(
         "memory: what is kept at hand of a session counts also where nothing was said in it",
         "histories.py",
         "if old else history.size + self.BESIDE",

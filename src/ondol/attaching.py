@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hashlib
 import os
@@ -19,6 +18,7 @@ from ondol.ids import checked_id
 from ondol.limits import Limits
 from ondol.messages import Attachment
 from ondol.store import Store
+from ondol.threads import in_thread
 
 
 class File(NamedTuple):
@@ -84,7 +84,7 @@ async def attach(store: Store, clock: Clock, tenant: str, given: Attached, at_mo
     else:
         path = Path(given)
         try:
-            name, data = media.shown_name(path.name), await asyncio.to_thread(read, path, at_most)
+            name, data = media.shown_name(path.name), await in_thread(read, path, at_most)
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
             raise InvalidInput(f"attachment {str(path)!r} cannot be read ({why})") from error

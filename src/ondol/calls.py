@@ -46,6 +46,7 @@ from ondol.questions import AnswerType, Question
 from ondol.recalling import CallMemory
 from ondol.searching import find
 from ondol.secret import logger, redact
+from ondol.threads import in_thread
 from ondol.tools import Cancelled, CannotTell, Context, Happened, NotHappened, SessionState, Steps, Tool
 from ondol.toolsets import Toolset
 from ondol.transactions import Outcome
@@ -384,7 +385,7 @@ class Calls:
         if result.blob is None:
             return result.value
         data = await self.drive.store.get_blob(self.row.tenant, result.blob.digest)
-        return await asyncio.to_thread(outputs.value_of, result.blob, data)
+        return await in_thread(outputs.value_of, result.blob, data)
 
     async def _kept(self, call: int, reference: str) -> tuple[str, int]:
         """For ``read_more``: the whole of a result or a message of this session, and the characters that the call may
@@ -398,7 +399,7 @@ class Calls:
 
     async def _text_of(self, blob: Blob) -> str:
         data = await self.drive.store.get_blob(self.row.tenant, blob.digest)
-        return await asyncio.to_thread(outputs.text_of, blob, data)
+        return await in_thread(outputs.text_of, blob, data)
 
     async def _said_at(self, place: int, n: int | None) -> tuple[str, list[Attachment]]:
         """What was said at that place of the session, or an attachment of it. Raises NotDone where there is nothing."""

@@ -6,7 +6,6 @@ named by its folder and its path there (``handbook/leave.md``), so a collection 
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import os
 import secrets
@@ -21,6 +20,7 @@ from ondol.errors import InvalidInput
 from ondol.lookups import KnownDocument
 from ondol.passages import Passage
 from ondol.store import Store
+from ondol.threads import in_thread
 from ondol.transactions import NewText, Space
 
 LARGEST = 50_000_000  # bytes of a file
@@ -155,7 +155,7 @@ async def index(
     space = searching.documents_of(tenant, collection)
     known = {d.path: d for d in await store.read(lookups.list_documents, space)}
     gone = {name for given in remove for name in _named(given, known, collection)}
-    files, folders, unread = await asyncio.to_thread(_found, paths, known, collection)
+    files, folders, unread = await in_thread(_found, paths, known, collection)
     done = Indexed(skipped=unread)
     for name, path in files.items():
         await _index_one(store, space, name, path, known.get(name), now, done)
@@ -176,14 +176,14 @@ async def _index_one(
         done.skipped[values.valid(name)] = "its name is not in UTF-8: rename it"
         return
     try:
-        file = await asyncio.to_thread(_Bytes, path)
+        file = await in_thread(_Bytes, path)
         if known is not None and known.digest == file.digest:
             done.unchanged.append(name)
             return
         reader = _READERS.get(path.suffix.lower())
         if reader is None:
             raise ValueError(f"a file {path.suffix or path.name} cannot be read: {', '.join(_READERS)} can")
-        found = await asyncio.to_thread(reader, file.data)
+        found = await in_thread(reader, file.data)
     except (OSError, ValueError) as error:
         done.skipped[name] = str(error)
         return

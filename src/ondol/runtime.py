@@ -102,6 +102,7 @@ from ondol.spending import UsageBy, UsageLine
 from ondol.store import Store
 from ondol.stores import open_store
 from ondol.streams import Streams, Watch
+from ondol.threads import in_thread
 from ondol.tools import Found, as_sent
 from ondol.transactions import Accepted, Decision, IfBusy, NewFork, NewReplay, NewRun, Tx
 from ondol.worker import SLOTS, EmbeddedEngine, no_driver_reason
@@ -383,7 +384,7 @@ class Runtime:
         if served.agent.memory is not None and user is None:
             raise InvalidInput(f"agent {name!r} has a memory, which belongs to a user: name one (user=..., --user)")
         limits = served.bounds.limits
-        await asyncio.to_thread(attaching.check_size, attachments, limits) if attachments else None
+        await in_thread(attaching.check_size, attachments, limits) if attachments else None
         now = self.clock.now()
         parts = await attaching.attach_all(self._store, self.clock, tenant, attachments, limits)
         fingerprint = values.digest(values.encode([served.agent.name, session, input, sorted(p.digest for p in parts)]))

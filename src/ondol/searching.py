@@ -5,7 +5,6 @@ A history is made findable when somebody searches it, as far as it is not yet: w
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 from ondol import lookups, queries, ranking, transactions
@@ -13,6 +12,7 @@ from ondol.embedding import Embedding
 from ondol.lookups import FoundText
 from ondol.records import RunRow
 from ondol.store import Store
+from ondol.threads import in_thread
 from ondol.tools import Found
 from ondol.transactions import Space
 
@@ -44,7 +44,7 @@ async def find_history(store: Store, space: Space, query: str, limit: int) -> li
         found += [(f, run) for f in texts for run in [runs[f.source]] if until is None or (run.base or 0) < until]
     best = sorted(found, key=lambda one: -one[0].hit.score)[:limit]
     # A message may be long: nobody else waits for that.
-    shown = await asyncio.to_thread(lambda: [ranking.excerpt(f.text, query, _SHOWN) for f, _ in best])
+    shown = await in_thread(lambda: [ranking.excerpt(f.text, query, _SHOWN) for f, _ in best])
     return [
         Found(text=text, locator=f"session {run.session} run {f.source} message {f.place}")
         for text, (f, run) in zip(shown, best, strict=True)

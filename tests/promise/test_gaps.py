@@ -11,6 +11,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from crash.lives import Life
 from providers.loopback import LoopbackServer
 from providers.openai_server import fails, says
 
-from ondol import Agent, Context, Run, Runtime, events, tool, transactions
+from ondol import Agent, Context, ModelRequest, Run, Runtime, events, outputs, tool, transactions
 from ondol.clock import to_micros
 from ondol.errors import ClaimLost, ModelError, NotOpen, OndolError, StoreError
 from ondol.providers.openai import openai_chat
@@ -438,6 +439,34 @@ async def test_from_another_event_loop_a_runtime_is_refused_before_anything_is_w
         there = asyncio.get_running_loop()
         calling = asyncio.to_thread(lambda: asyncio.run_coroutine_threadsafe(life.rt.run("a", HELLO), there).result())
         assert (await calling).text == HELLO_BACK
+
+
+@pytest.mark.both_stores
+async def test_an_application_that_has_filled_its_threads_holds_up_nobody_but_itself(
+    house: House, tmp_path: Path
+) -> None:
+    """As with tools that wait in ``asyncio.to_thread``. An outcome would not be durable before one of them ends."""
+    loop, go_on, file = asyncio.get_running_loop(), threading.Event(), tmp_path / "a.txt"
+    file.write_text("attached")
+
+    @tool
+    async def tell(ctx: Context[House]) -> str:
+        house.happened(ctx.idempotency_key, "tell")
+        return "long " * 10_000
+
+    def read_on(seen: ModelRequest) -> Any:
+        (blob,) = outputs.blobs_of(seen.messages).values()
+        return [call("read_more", reference=blob.digest)]
+
+    agent = house.agent([call("tell")], read_on, "done", tools=[tell])
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    filled = loop.run_in_executor(None, go_on.wait)
+    try:
+        async with house.life(agent) as life:
+            assert (await life.rt.run(agent, "go", session="s", attachments=[file])).text == "done"
+    finally:
+        go_on.set()
+        await filled
 
 
 async def test_an_application_may_make_its_tasks_eager(house: House) -> None:

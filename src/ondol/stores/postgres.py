@@ -27,6 +27,7 @@ from ondol.stores.postgres_listener import Listener
 from ondol.stores.postgres_place import Connector, Place
 from ondol.stores.postgres_wire import ConnectionLost, Refused, Wire
 from ondol.stores.postgres_writer import Writer
+from ondol.threads import in_thread
 from ondol.transactions import Row, Tx
 
 P = ParamSpec("P")
@@ -58,11 +59,11 @@ class PostgresStore:
     # --- open and close -----------------------------------------------------------------------------------------
 
     async def open(self, on_change: Callable[[], None]) -> None:
-        await asyncio.to_thread(postgres_schema.migrate, self.place)
+        await in_thread(postgres_schema.migrate, self.place)
         own = functools.partial(set.union, *(writer.ids for writer in self.writers))
         listener = Listener(self.place, asyncio.get_running_loop(), on_change, own)
         self._listener = listener  # also one that is still connecting is ended by ``close``
-        await to_its_end(asyncio.ensure_future(asyncio.to_thread(listener.start)))
+        await to_its_end(in_thread(listener.start))
         group, alone = self.writers
         self._threads = [
             threading.Thread(target=self._write_loop, args=(group,), name="ondol-writer", daemon=True),
@@ -78,7 +79,7 @@ class PostgresStore:
         self._writes.hand_over(asyncio.get_running_loop())  # before the word that there is no more
         listener, self._listener = self._listener, None
         if threads or listener is not None:
-            await to_its_end(asyncio.ensure_future(asyncio.to_thread(self._end, threads, listener)))
+            await to_its_end(in_thread(self._end, threads, listener))
 
     def _end(self, threads: list[threading.Thread], listener: Listener | None) -> None:
         if threads:

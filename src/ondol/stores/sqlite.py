@@ -43,6 +43,7 @@ from ondol.secret import logger
 from ondol.stores.jobs import Job, Writes, call, deliver, fail, to_its_end, unfit
 from ondol.stores.migrations import migrations
 from ondol.stores.seats import Seat, Table
+from ondol.threads import in_thread
 from ondol.transactions import STATEMENTS, Row, Statement, Tx, set_meta
 
 P = ParamSpec("P")
@@ -96,12 +97,12 @@ class SqliteStore:
         self._loop, self._on_change = asyncio.get_running_loop(), on_change
         table = Table.of(self.path)
         seat = Seat(table, _open_for_writing)
-        taking = asyncio.ensure_future(asyncio.to_thread(_take, seat))
+        taking = in_thread(_take, seat)
         try:
             first = await to_its_end(taking)
         except asyncio.CancelledError:
             if taking.exception() is None:
-                await to_its_end(asyncio.ensure_future(asyncio.to_thread(seat.leave)))
+                await to_its_end(in_thread(seat.leave))
             raise
         self._threads = [
             threading.Thread(target=self._write_loop, args=(seat, *first), name="ondol-writer", daemon=True)
@@ -117,7 +118,7 @@ class SqliteStore:
         threads, self._threads = self._threads, []  # from here on nothing is taken any more
         self._writes.hand_over(asyncio.get_running_loop())  # before the word that there is no more
         if threads:
-            await to_its_end(asyncio.ensure_future(asyncio.to_thread(self._end, *threads)))
+            await to_its_end(in_thread(self._end, *threads))
 
     def _end(self, writer: threading.Thread, *readers: threading.Thread) -> None:
         for _ in readers:
@@ -295,7 +296,7 @@ class SqliteStore:
 
     async def put_blob(self, tenant: str, data: bytes) -> str:
         digest = hashlib.sha256(data).hexdigest()
-        await asyncio.to_thread(_write_blob, self._blob(tenant, digest), data)
+        await in_thread(_write_blob, self._blob(tenant, digest), data)
         return digest
 
     async def get_blob(self, tenant: str, digest: str) -> bytes:
@@ -303,7 +304,7 @@ class SqliteStore:
             raise NotFound(f"{digest!r} is not the digest of a blob: it has 64 hex digits")
         path = self._blob(tenant, digest)
         try:
-            data = await asyncio.to_thread(path.read_bytes)
+            data = await in_thread(path.read_bytes)
         except FileNotFoundError as error:
             raise NotFound(f"blob {digest} is not in {self.blobs}: restore a backup, or send it again") from error
         except OSError as error:
@@ -317,7 +318,7 @@ class SqliteStore:
         path = self._blob(tenant, digest)
         aside = path.with_name(_DROPPED + digest)
         try:
-            await asyncio.to_thread(os.replace, path, aside)
+            await in_thread(os.replace, path, aside)
         except FileNotFoundError:
             return
         await self._settle_dropped(tenant, aside)
@@ -325,12 +326,12 @@ class SqliteStore:
     async def _settle_dropped(self, tenant: str, aside: Path) -> None:
         digest = aside.name.removeprefix(_DROPPED)
         if await self.read(queries.has_blob, tenant, digest):
-            await asyncio.to_thread(os.replace, aside, aside.with_name(digest))
+            await in_thread(os.replace, aside, aside.with_name(digest))
         else:
-            await asyncio.to_thread(aside.unlink, missing_ok=True)
+            await in_thread(aside.unlink, missing_ok=True)
 
     async def tidy_blobs(self, tenant: str, before: datetime) -> None:
-        for left in await asyncio.to_thread(list, self._folder(tenant).glob("*/.*")):
+        for left in await in_thread(list, self._folder(tenant).glob("*/.*")):
             if left.name.startswith(_DROPPED):
                 await self._settle_dropped(tenant, left)
             elif left.name.startswith(_NEW) and left.stat().st_mtime < before.timestamp():

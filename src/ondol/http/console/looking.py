@@ -23,6 +23,7 @@ from ondol.http.console.timeline import timeline
 from ondol.http.requests import caller_in
 from ondol.served import read_prices
 from ondol.spending import UsageBy, UsageLine
+from ondol.threads import in_thread
 
 _PER_PAGE = 50
 _TURNS = 20  # of a conversation, on one page
@@ -338,7 +339,7 @@ def _add_rest(router: APIRouter, looks: Looks) -> None:
         findings = None
         if checks:
             service.whole_tenant(caller)
-            findings = await asyncio.to_thread(checkup.findings, file, looks.command)
+            findings = await in_thread(checkup.findings, file, looks.command)
         return await looks.page(
             request, "system.html", caller=caller, drives=rt.drives, file=file, agents=service.agents(caller),
             findings=findings, size_of=file.stat().st_size if file is not None and file.exists() else None,
