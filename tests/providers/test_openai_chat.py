@@ -638,6 +638,8 @@ OVERFLOWS = [
         (fails(401), "auth"),
         (fails(403), "auth"),
         (fails(408), "timeout"),
+        (fails(409), "unavailable"),
+        (fails(499), "unavailable"),
         (fails(500), "server"),
         (fails(502), "server"),
         (fails(504), "server"),
@@ -668,6 +670,8 @@ async def test_a_failure_has_its_kind_and_is_never_retried_unseen(
         ({"message": "upstream", "code": 502}, "server"),
         ({"message": "it broke"}, "server"),
         ({"message": "Context size has been exceeded."}, "context_overflow"),
+        ({"message": "bad tool name", "type": "invalid_request_error"}, "rejected"),
+        ({"message": "wrong key", "type": "authentication_error"}, "auth"),
     ],
 )
 async def test_an_error_told_inside_the_stream_has_its_kind(

@@ -23,6 +23,12 @@ _OVERFLOW = (
     "context shift is disabled", "max_tokens must be at least 1, got -",
 )  # fmt: skip
 _OVER_A_MINUTE = "request too large"  # for what is allowed in a minute: it would never be taken, however long one waits
+_NOT_NOW = (409, 425, 499)  # it was busy with another request, or gave this one up
+#: Errors inside of a stream that have no status.
+_IN_STREAM: dict[str, ModelErrorKind] = {
+    "invalid_request_error": "rejected", "BadRequestError": "rejected", "authentication_error": "auth",
+    "permission_error": "auth",
+}  # fmt: skip
 _NO_CREDIT = ("credit balance", "insufficient balance", "insufficient credit", "api usage limits")
 _NO_SUCH_MODEL = ("model not exist", "model does not exist", "has been decommissioned")
 _FILTERED = ("content_filter", "content_policy_violation", "invalid_prompt", "data_inspection_failed", "1301")
@@ -128,7 +134,7 @@ def _said(body: object) -> object:
     """The provider's own words: some put them in an object in the body."""
     if isinstance(body, dict):
         inner = body.get("error")
-        return body.get("message") or (inner.get("message") if isinstance(inner, dict) else inner)
+        return body.get("message") or (inner.get("message") if isinstance(inner, dict) else inner) or body.get("detail")
     return body
 
 
@@ -146,6 +152,8 @@ def _kind(error: ModelAPIError) -> ModelErrorKind:
         return "content_filter"
     # A name that nobody has, or not any more; the request itself may well be right.
     if status == 404 or (status == 400 and _says(said, _NO_SUCH_MODEL)):
+        return "unavailable"
+    if status in _NOT_NOW:
         return "unavailable"
     if status in (400, 401, 403, 429) and _says(said, _NO_CREDIT):
         return "quota"
@@ -172,8 +180,8 @@ def _kind(error: ModelAPIError) -> ModelErrorKind:
     for cls, kind in kinds:
         if isinstance(error, cls):
             return kind
-    # What is left is an error inside the stream that says nothing more, or a piece of it that is not JSON.
-    return "server" if error.in_stream else "connection"
+    # What is left is an error inside the stream that says little more, or a piece of it that is not JSON.
+    return _IN_STREAM.get(error.provider_error_type or "", "server") if error.in_stream else "connection"
 
 
 def _says(said: str, any_of: tuple[str, ...]) -> bool:
