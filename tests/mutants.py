@@ -2319,8 +2319,8 @@ MUTANTS = (
     Mutant(
         "door: whoever started a run does not approve what it does",
         "http/service.py",
-        "if caller.came_by(run.door):",
-        "if False:",
+        "if any(caller.came_by(door) for door in",
+        "if any(False for door in",
         ("tests/http/test_access.py",),
     ),
     Mutant(
