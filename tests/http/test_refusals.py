@@ -7,7 +7,7 @@ import base64
 import json
 import socket
 import tracemalloc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 import pytest
 from door import Door, door, raw, read, run
@@ -185,6 +185,24 @@ async def test_a_reader_that_does_not_read_is_disconnected_and_told_nothing_fals
         await stream({"type": "http"}, receive, send)  # type: ignore[arg-type]
     assert len(sent) == full
     assert all(chunk.endswith(b"\n\n") for chunk in sent if chunk)
+
+
+async def test_a_reader_that_is_gone_is_gone_however_its_server_says_so() -> None:
+    """ASGI servers differ: some raise where something is sent to it, and tell of it later, or never."""
+    left: list[str] = []
+
+    async def events() -> AsyncIterator[Event | None]:
+        yield None
+
+    async def send(message: Mapping[str, object]) -> None:
+        if message["type"] == "http.response.body":
+            raise ConnectionResetError
+
+    async def gone() -> None:
+        left.append("gone")
+
+    await sse.EventStream(events(), Drain(), gone=gone)({"type": "http"}, asyncio.Event().wait, send)  # type: ignore[arg-type]
+    assert left == ["gone"]
 
 
 async def test_while_nothing_happens_a_stream_shows_that_it_is_alive(db: str) -> None:

@@ -82,13 +82,14 @@ class EventStream(Response):
             for task in (sending, leaving):
                 task.cancel()
             await asyncio.wait({sending, leaving})
-        if left or (not sending.cancelled() and isinstance(sending.exception(), TimeoutError)):
+        failed = None if sending.cancelled() else sending.exception()
+        if left or isinstance(failed, OSError):  # some servers say so where something is sent to who is gone
             if self._gone is not None:
                 await self._gone()
-            if not left:
+            if isinstance(failed, TimeoutError):
                 raise ConnectionAbortedError("the reader of a stream did not read: it is disconnected")
             return
-        if not sending.cancelled() and (failed := sending.exception()) is not None:
+        if failed is not None:
             raise failed
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -257,6 +257,11 @@ async def test_without_a_token_a_page_asks_for_one_and_keeps_it_from_scripts(db:
         cookie = let_in.answer.headers["set-cookie"]
         assert "HttpOnly" in cookie
         assert "SameSite=lax" in cookie
+        assert "Secure" not in cookie
+        behind = {"origin": "https://localhost"}  # a proxy has the certificate
+        let_in_by_proxy = await h.client.post("/sign-in", data={"token": secret}, headers=behind)
+        assert "Secure" in let_in_by_proxy.headers["set-cookie"]
+        await h.post("/sign-in", token=secret)
         assert run.id in (await h.page(let_in.to)).text
         assert (await h.post("/sign-out")).to == "/sign-in"
         await h.page("/", 401)

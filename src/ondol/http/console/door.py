@@ -77,5 +77,7 @@ def _add_preferences(router: APIRouter, looks: Looks) -> None:
 
 
 def _cookie(request: Request) -> dict[str, Any]:
+    """A proxy that has the certificate speaks HTTP to this server: which scheme a browser uses is in its ``Origin``."""
     root = request.scope.get("root_path", "") or "/"
-    return {"path": root, "max_age": _YEAR, "samesite": "lax", "secure": request.url.scheme == "https"}
+    encrypted = request.url.scheme == "https" or request.headers.get("origin", "").startswith("https://")
+    return {"path": root, "max_age": _YEAR, "samesite": "lax", "secure": encrypted}
