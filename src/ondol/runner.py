@@ -608,8 +608,11 @@ class Drive:
         await self._write_failed(failed)
 
     def _fits(self, error: ModelError) -> int | None:
-        """The request was too long: what may be sent instead, if leaving out history makes it fit. Once a run."""
-        if error.kind != "context_overflow" or self.state.fits is not None or self.state.context is None:
+        """The request was too long: what may be sent instead, if leaving out history makes it fit. Once a run, or until
+        it fits where the provider does not say how much would."""
+        if error.kind != "context_overflow" or self.state.context is None:
+            return None
+        if self.state.fits is not None and sizes.says_how_much(str(error)):
             return None
         fits = sizes.fits_after(str(error), self.state.context.tokens)
         return fits if self.prepare.can_fit(fits) else None

@@ -69,16 +69,29 @@ def _tokens_said(pattern: re.Pattern[str], said: str) -> list[int]:
     return [n for n in found if n <= _MOST_TOKENS]
 
 
-def fits_after(said: str, sent: int) -> int:
-    """Estimated tokens that may be sent once ``sent`` were too many, from what the provider said about it.
-
-    With room for the answer. A provider that does not say its window and what it counted leaves only a careful guess:
-    a second error would cost more than a shorter history.
-    """
+def _window_and_count(said: str) -> tuple[int, int] | None:
+    """How large the window is and what was counted, where an error says both."""
     named = set(_tokens_said(_TOKENS_SAID, said))
     window = next((found[0] for p in _WINDOW_SAID if (found := _tokens_said(p, said))), min(named, default=0))
     others = named - {window}
     counted = max(others, default=0)
     if counted <= window:  # parts of the request: what it holds, and the answer that it leaves room for
         counted = sum(others)
-    return sent * window // counted * 4 // 5 if counted > window else sent // 4
+    return (window, counted) if counted > window else None
+
+
+def says_how_much(said: str) -> bool:
+    """Does an error say how much fits?"""
+    return _window_and_count(said) is not None
+
+
+def fits_after(said: str, sent: int) -> int:
+    """Estimated tokens that may be sent once ``sent`` were too many, from what the provider said about it.
+
+    With room for the answer. A provider that does not say its window and what it counted leaves only a careful guess:
+    a second error would cost more than a shorter history.
+    """
+    if (known := _window_and_count(said)) is None:
+        return sent // 4
+    window, counted = known
+    return sent * window // counted * 4 // 5

@@ -49,6 +49,22 @@ async def test_a_provider_that_finds_the_shorter_request_too_long_as_well_is_not
     assert 2 < len(second.messages) < len(first.messages)
 
 
+async def test_where_the_provider_does_not_say_how_much_fits_the_request_is_made_shorter_until_it_does(
+    house: House,
+) -> None:
+    """Else each turn would fail in a session that is many times too long for another model."""
+    agent = house.agent(lambda r: error("context_overflow", "too long") if len(r.messages) > 3 else "done")
+    house.answers("long", LONG)
+    async with house.life(agent) as life:
+        for _ in range(20):
+            await life.rt.run(agent, "long", session="s")
+        run = await life.rt.start(agent, "go", session="s")
+        assert await rest(run) == "completed"
+    lengths = [len(request.messages) for request in house.asked(run)]
+    assert len(lengths) == 3
+    assert lengths == sorted(lengths, reverse=True)
+
+
 @pytest.mark.parametrize("at", ["note_down.before", "note_down.after"])
 async def test_a_crash_while_a_summary_is_written_down_loses_nothing_and_the_request_is_the_same(
     house: House, at: str
