@@ -394,6 +394,11 @@ class Tool(Generic[P, R]):
         except ValueError:  # some of what is built into Python
             raise InvalidInput(f"{self.function!r} is no tool: write a function that calls it") from None
         for parameter in parameters:
+            if parameter.name in ("self", "cls"):  # a model would be asked to give it
+                raise InvalidInput(
+                    f"tool {self.name!r} is a method without its object: give the bound one, as in "
+                    f"tool(effect=...)(desk.{self.name})"
+                )
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
                 raise InvalidInput(
                     f"tool {self.name!r}: parameter {parameter.name!r} has no name that a model could use: "

@@ -238,6 +238,19 @@ def test_a_decorated_function_is_called_as_what_it_is(function, is_async):
     assert tool(check=function)(nothing).check_is_async is is_async
 
 
+def test_a_method_is_a_tool_where_it_has_its_object():
+    class Desk:
+        def refund(self, order: str) -> str:
+            return f"{order} refunded"
+
+    bound = tool(effect="idempotent")(Desk().refund)
+    assert list(bound.spec.parameters["properties"]) == ["order"]
+    assert bound("7") == "7 refunded"
+    for declare in (tool, tool(effect="read"), lambda f: Agent("a", model="script:demo", tools=[f])):
+        with pytest.raises(InvalidInput, match="'refund' is a method without its object"):
+            declare(Desk.refund)
+
+
 def test_a_tool_inside_of_a_decorator_is_refused_because_what_it_declares_would_be_lost():
     @logged
     @tool(effect="read", approve=True)
