@@ -48,6 +48,13 @@ def test_streams_that_are_closed_or_full_are_no_bugs(tmp_path: Path) -> None:
     assert (done.stdout.split(), done.returncode) == (["4", "1"], 1)
 
 
+def test_a_database_without_the_extra_that_reaches_it_names_that(tmp_path: Path) -> None:
+    program = "import sys; sys.modules['psycopg'] = None; from ondol.cli import main; main(sys.argv[1:])"
+    words = ["--db", "postgresql://app@127.0.0.1:1/app", "db", "check"]
+    done = subprocess.run([sys.executable, "-c", program, *words], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, "pip install 'ondol[postgres]'" in done.stderr) == (2, True)
+
+
 def test_global_options_stand_before_or_after_the_noun_or_in_the_environment(folder: Path) -> None:
     db = ("--db", "sqlite:///t.db")
     three = ondol(*db, "-o", "ids", "runs", cwd=folder).ids

@@ -13,6 +13,7 @@ from ondol.cli import codes
 from ondol.cli.output import say_failed
 from ondol.cli.surface import Cli, noun, verb
 from ondol.errors import InvalidInput, StoreError
+from ondol.stores import open_store
 
 app = noun("The store: check, backup, restore, migrate.")
 
@@ -34,6 +35,7 @@ async def check(cli: Cli) -> int:
 
 def _problems(cli: Cli) -> list[StoreError]:
     if not cli.is_file:
+        open_store(cli.url)  # raises where it takes an extra
         from ondol.stores import postgres_admin
 
         return postgres_admin.problems(cli.url)
@@ -77,6 +79,7 @@ async def restored(cli: Cli) -> None:
     """PostgreSQL: say that a backup was put back. Unfinished runs are parked: nobody knows what happened since."""
     if cli.is_file:
         raise InvalidInput(f"a file is restored by one command: {cli.command('db', 'restore', 'SRC')}")
+    open_store(cli.url)
     from ondol.stores import postgres_admin
 
     n = await postgres_admin.begin_generation(cli.url)
@@ -101,6 +104,7 @@ async def migrate(
             raise InvalidInput("--sql and --post are for PostgreSQL: a file is migrated by whoever opens it")
         before, after = sqlite_admin.migrate(_existing(cli))
     else:
+        open_store(cli.url)
         from ondol.stores import postgres_admin
 
         if sql:
