@@ -24,7 +24,7 @@ async def load(_: Attachment) -> bytes:
 
 async def test_images_of_results_come_behind_all_results_of_the_answer() -> None:
     request = ModelRequest(messages=SAID, tools=(), run="r", step=1, attempt=1, load=load)
-    attached = await wire.read_attachments(request, {"image/png"}, "model")
+    attached = await wire.read_attachments(request, {"image/png"}, "model", Learned())
     *_, last = wire.to_wire(SAID, attached, {"name": "p"}, "p", Learned())
     first, second, image = last.parts
     assert [getattr(p, "content", None) for p in (first, second)] == ["one", "two"]
@@ -35,6 +35,6 @@ async def test_images_of_results_come_behind_all_results_of_the_answer() -> None
 
 async def test_a_model_that_takes_no_images_is_told_the_name_of_one_in_a_result() -> None:
     request = ModelRequest(messages=SAID, tools=(), run="r", step=1, attempt=1, load=load)
-    attached = await wire.read_attachments(request, set(), "model")
+    attached = await wire.read_attachments(request, set(), "model", Learned())
     *_, last = wire.to_wire(SAID, attached, {"name": "p"}, "p", Learned())
     assert "photo.png, image/png, 3 bytes: it cannot be shown" in str(last.parts[-1].content)

@@ -483,6 +483,41 @@ async def test_who_takes_only_some_roles_gets_those_from_the_next_attempt_on(
 @pytest.mark.parametrize(
     "refusal",
     [
+        fails(400, "Could not process image"),
+        fails(404, "No endpoints found that support image input"),
+        fails(500, "image input is not supported - hint: if this is unexpected, you may need to provide the mmproj"),
+    ],
+)
+async def test_an_image_that_is_refused_is_named_from_the_next_attempt_on_where_it_is_not_what_is_asked_about(
+    server: LoopbackServer, model: PydanticAIModel, refusal: Behaviour
+) -> None:
+    """One of an earlier turn, or of a tool: else the session, or the run, could not go on."""
+    said = [
+        user("look", PNG), Message("assistant", (ToolCall("c1", "shot", {}),)),
+        tool_result("c1", "shot", "taken", attached=[PNG]), Message("assistant", (Text("so"),)), user("and now?"),
+    ]  # fmt: skip
+    server.will(refusal)
+    with pytest.raises(ModelError) as caught:
+        await outputs(model, *said)
+    assert caught.value.kind == "unavailable"
+    shown = json.dumps(await sent(server, model, *said))
+    assert ("image_url" in shown, shown.count("it cannot be shown")) == (False, 2)
+
+
+async def test_an_image_that_is_asked_about_and_refused_ends_the_run_with_the_reason(
+    server: LoopbackServer, model: PydanticAIModel
+) -> None:
+    server.will(fails(400, "Could not process image"), fails(400, "this model does not support image input"))
+    for kind, why in (("rejected", "process image"), ("unavailable", "image input"), ("rejected", "does not take")):
+        with pytest.raises(ModelError, match=why) as caught:
+            await outputs(model, user("look", PNG))
+        assert caught.value.kind == kind
+    assert server.requests == 2
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
         fails(400, "Unrecognized request argument supplied: stream_options"),
         answers_with(422, {"message": {"detail": [{"type": "extra_forbidden", "loc": ["body", "include_usage"]}]}}),
     ],

@@ -68,7 +68,7 @@ class PydanticAIModel:
         from pydantic_ai.direct import model_request, model_request_stream
 
         model = self._model()
-        attached = await wire.read_attachments(request, self._takes, self._name)
+        attached = await wire.read_attachments(request, self._takes, self._name, self._learned)
         messages = wire.to_wire(request.messages, attached, self._origin, model.system, self._learned)
         parameters = wire.parameters(request.tools)
         response: StreamedResponse | None = None
@@ -100,7 +100,7 @@ class PydanticAIModel:
         except ModelError:
             raise
         except Exception as error:  # the libraries below raise whatever they like at an answer that is none
-            if self._learned.learns(error):
+            if self._learned.learns(error, wire.images_beside(request.messages) & attached.keys()):
                 what = f"{self._name} takes another form of the request: {self._sayings.short(error)}"
                 raise ModelError("unavailable", what) from error
             raise model_error(error, self._sayings, **_begun(response)) from error

@@ -38,22 +38,24 @@ def parameters(tools: Sequence[ToolSpec]) -> ModelRequestParameters:
 # --- attachments ------------------------------------------------------------------------------------------------
 
 
-async def read_attachments(request: ModelRequest, takes: Set[str], model: str) -> dict[str, bytes]:
+async def read_attachments(request: ModelRequest, takes: Set[str], model: str, learned: Learned) -> dict[str, bytes]:
     """The bytes of what can be shown, by digest: text, and the media types that the API ``takes``.
 
-    What cannot be shown of earlier turns is left out: it would keep a session from ever going on with this model.
+    What cannot be shown of earlier turns, and of what tools gave, is left out: it would keep a session from ever going
+    on with this model.
 
     Raises:
         ModelError: something attached to the input itself cannot be shown.
     """
     attached: dict[str, bytes] = {}
-    asked = max((i for i, m in enumerate(request.messages) if m.role == "user" and m.origin is None), default=-1)
+    asked = _asked_at(request.messages)
     for i, message in enumerate(request.messages):
         for part in message.parts:
             if not isinstance(part, Attachment) or message.role not in ("user", "tool") or part.digest in attached:
                 continue
             try:
-                if part.media_type not in takes and not media.is_text(part.media_type):
+                refused = _is_image(part) and (learned.no_images or (i != asked and part.digest in learned.spoiled))
+                if refused or (part.media_type not in takes and not media.is_text(part.media_type)):
                     why = f"{model} does not take {part.media_type} ({part.name}): leave it out, or use another model"
                     raise ModelError("rejected", why, sent=False)
                 attached[part.digest] = await request.load(part)
@@ -61,6 +63,21 @@ async def read_attachments(request: ModelRequest, takes: Set[str], model: str) -
                 if i == asked or error.kind != "rejected":
                     raise
     return attached
+
+
+def _asked_at(messages: Sequence[Message]) -> int:
+    return max((i for i, m in enumerate(messages) if m.role == "user" and m.origin is None), default=-1)
+
+
+def images_beside(messages: Sequence[Message]) -> set[str]:
+    """The digests of images that are not attached to the input itself."""
+    asked = _asked_at(messages)
+    beside = (part for i, m in enumerate(messages) if i != asked for part in m.parts)
+    return {part.digest for part in beside if isinstance(part, Attachment) and _is_image(part)}
+
+
+def _is_image(part: Attachment) -> bool:
+    return part.media_type.startswith("image/")
 
 
 def _shown(part: Attachment, attached: Mapping[str, bytes]) -> list[str | wire.BinaryContent]:

@@ -101,21 +101,27 @@ class Learned:
 
     ``nine``: ids of calls with nine letters and digits, as models of Mistral do, whoever serves them. ``uncounted``: no
     wish to be told the tokens of a stream. ``alternate``: no two messages of the user one after the other, which a note
-    of the runtime is, too. ``no_system``: no message of the system.
+    of the runtime is, too. ``no_system``: no message of the system. ``no_images``: no images at all. ``spoiled``: not
+    these images, by their digests.
     """
 
     nine: bool = False
     uncounted: bool = False
     alternate: bool = False
     no_system: bool = False
+    no_images: bool = False
+    spoiled: set[str] = field(default_factory=set)
 
-    def learns(self, error: Exception) -> bool:
-        """Is there news in it?"""
+    def learns(self, error: Exception, images: set[str]) -> bool:
+        """Is there news in it? ``images`` are those that were sent and may be left out."""
         said = str(error)
         news = [name for name, words in _REFUSALS.items() if not getattr(self, name) and words.search(said)]
         for name in news:
             setattr(self, name, True)
-        return bool(news)
+        if news or not _SPOILED.search(said) or images <= self.spoiled:
+            return bool(news)
+        self.spoiled |= images
+        return True
 
 
 _REFUSALS = {
@@ -127,7 +133,17 @@ _REFUSALS = {
         "|developer instruction is not enabled",
         re.IGNORECASE,
     ),
+    "no_images": re.compile(
+        "not support (?:image|vision)|image input is not supported|that support image input|image_url is only supported"
+        "|unknown variant .?image_url|unexpected item type in content|at most 0 image|required for image input",
+        re.IGNORECASE,
+    ),
 }
+_SPOILED = re.compile(
+    "could not process image|not represent a valid image|decode image|process input image|image exceeds"
+    "|image dimensions",
+    re.IGNORECASE,
+)
 
 
 def _said(body: object) -> object:
