@@ -64,6 +64,8 @@ def error(
     kind: ModelErrorKind, message: str = "", retry_after: float | None = None, *, sent: bool = True
 ) -> ScriptedError:
     """An attempt that fails. ``retry_after`` is in seconds; ``sent=False``: the request never left."""
+    if kind not in get_args(ModelErrorKind):
+        raise InvalidInput(f"there is no error {kind!r}: use {', '.join(get_args(ModelErrorKind))}")
     return ScriptedError(kind, message, retry_after, sent)
 
 
@@ -96,8 +98,10 @@ class ScriptedModel:
     def __init__(
         self, answers: Script, *, name: str = "script", stop: str | None = None, window: int | None = None
     ) -> None:
+        if not callable(answers) and (isinstance(answers, str) or not isinstance(answers, Sequence)):
+            raise InvalidInput(f"a script is a list of answers, or a function: write [...], got {answers!r}")
         self.requests: list[ModelRequest] = []
-        self._answers = answers if callable(answers) else tuple(answers)
+        self._answers = answers if callable(answers) else tuple(map(_checked, answers))
         self._name = name
         self._stop = stop
         self._window = window
@@ -122,7 +126,8 @@ class ScriptedModel:
     async def _reply(self, request: ModelRequest) -> Parts | Truncated | Answer:
         if callable(self._answers):
             given = self._answers(request)
-            reply = await given if inspect.isawaitable(given) else given
+            given = await given if inspect.isawaitable(given) else given
+            reply = given if isinstance(given, Answer) else _checked(given)
         else:
             reply = _entry(self._answers, request.step, request.attempt)
         if isinstance(reply, ScriptedError):
@@ -144,6 +149,18 @@ class ScriptedModel:
             output_tokens=sum(map(_characters, parts)) // _CHARS_PER_TOKEN,
             model=self._name,
         )
+
+
+def _checked(entry: Entry) -> Entry:
+    """Raises InvalidInput for what is no answer."""
+    if isinstance(entry, ScriptedError):
+        return entry
+    for part in entry.parts if isinstance(entry, Truncated) else _sequence(entry):
+        if not isinstance(part, (str, *get_args(Part))):
+            raise InvalidInput(
+                f"{part!r} is no answer of a script: give a text, call(...), error(...), or a list of parts"
+            )
+    return entry
 
 
 def _entry(answers: Sequence[Entry], step: int, attempt: int) -> Entry:

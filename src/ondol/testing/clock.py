@@ -167,6 +167,8 @@ def _instant(at: datetime | str) -> datetime:
             at = datetime.fromisoformat(at)
         except ValueError as error:
             raise InvalidInput(f"{at!r} is not a time: write it as '2026-01-01T09:00:00+09:00'") from error
+    if not isinstance(at, datetime):
+        raise InvalidInput(f"{at!r} is not a time: give a datetime with a zone, or a text")
     if at.tzinfo is None:
         raise InvalidInput(f"the time {at.isoformat()} has no zone: add one, such as '+09:00' or tzinfo=UTC")
     return at.astimezone(UTC)

@@ -239,6 +239,13 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 # --- the client -------------------------------------------------------------------------------------------------
 
 
+def _place(url: str) -> tuple[str, int]:
+    where = urlsplit(url)
+    if where.hostname is None or where.port is None:
+        raise RuntimeError(f"no service is at {url!r}: start one with 'async with Downstream() as downstream:'")
+    return where.hostname, where.port
+
+
 def _effect(key: str | None, tool: str, arguments: Mapping[str, Any] | None, dedupe: bool) -> dict[str, Any]:
     return {"key": key, "tool": tool, "arguments": dict(arguments or {}), "dedupe": dedupe}
 
@@ -248,7 +255,7 @@ def _content(body: Any) -> bytes:
 
 
 def _request(url: str, method: str, path: str, body: Any = None) -> Any:
-    connection = http.client.HTTPConnection(urlsplit(url).netloc)  # no proxy is asked, unlike with urllib
+    connection = http.client.HTTPConnection(*_place(url))  # no proxy is asked, unlike with urllib
     try:
         connection.request(method, path, _content(body) or None)
         response = connection.getresponse()
@@ -259,11 +266,11 @@ def _request(url: str, method: str, path: str, body: Any = None) -> Any:
 
 async def _arequest(url: str, method: str, path: str, body: Any = None) -> Any:
     # Not in a thread: held requests would use up the threads that everybody shares, and could not be cancelled.
-    where = urlsplit(url)
-    reader, writer = await asyncio.open_connection(where.hostname, where.port)
+    host, port = _place(url)
+    reader, writer = await asyncio.open_connection(host, port)
     try:
         content = _content(body)
-        head = f"{method} {path} HTTP/1.0\r\nHost: {where.netloc}\r\nContent-Length: {len(content)}\r\n\r\n"
+        head = f"{method} {path} HTTP/1.0\r\nHost: {host}:{port}\r\nContent-Length: {len(content)}\r\n\r\n"
         writer.write(head.encode() + content)
         await writer.drain()
         head_and_body = await reader.read()  # HTTP/1.0: the answer ends with the connection

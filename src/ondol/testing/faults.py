@@ -164,6 +164,10 @@ class FaultPlan:
         """
         if nth is not None and nth < 1:
             raise InvalidInput(f"nth counts from 1, not {nth}")
+        if isinstance(fault, type) or not hasattr(fault, "ahit"):
+            raise InvalidInput(f"{fault!r} is no fault: say kill(), stop(), raise_(...), delay(...) or barrier()")
+        if when is not None and when not in get_args(When):
+            raise InvalidInput(f"when={when!r} is unknown: say {', '.join(get_args(When))}")
         self._planned.append(_Planned(_full(point, when), nth, fault))
         return self
 
