@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ondol import Agent, InvalidInput, NotOpen, PolicyRules, Runtime
-from ondol.testing import ScriptedModel
+from ondol.testing import FaultPlan, ManualClock, ScriptedModel, error, kill
 from promise.house import House
 
 anything: Any = 5
@@ -25,6 +25,12 @@ anything: Any = 5
         (lambda: Runtime(deliver=anything), "deliver must be a function of a message of the outbox"),
         (lambda: PolicyRules(anything), r"a policy is made of a list of Rule\(...\)"),
         (lambda: Agent("a", model=ScriptedModel), "ScriptedModel is a class: make a model of it"),  # type: ignore[arg-type]
+        (lambda: ScriptedModel("hello"), r"a script is a list of answers, or a function: write \[...\], got 'hello'"),
+        (lambda: ScriptedModel([anything]), r"5 is no answer of a script: give a text, call\(...\), error\(...\)"),
+        (lambda: error("sad"), "there is no error 'sad': use rate_limited"),  # type: ignore[arg-type]
+        (lambda: ManualClock(anything), "5 is not a time: give a datetime with a zone, or a text"),
+        (lambda: FaultPlan().at("outcome", fault=kill), r"is no fault: say kill\(\)"),  # type: ignore[arg-type]
+        (lambda: FaultPlan().at("outcome", when=anything, fault=kill()), "when=5 is unknown: say before, after, delta"),
     ],
 )
 def test_what_cannot_be_used_is_refused_as_it_is_given(make: Callable[[], object], why: str) -> None:
