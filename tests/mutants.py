@@ -77,6 +77,13 @@ MUTANTS = (
         ("tests/http/console/test_hostile.py::test_a_form_sends_back_what_was_there_also_what_cannot_be_seen",),
     ),
     Mutant(
+        "http: nothing large is taken of somebody who is not known",
+        "http/guard.py",
+        "        if unknown:\n",
+        "        if False:\n",
+        ("tests/http/test_failing.py::test_of_whom_nothing_is_known_no_more_is_taken_than_a_form_to_sign_in_has",),
+    ),
+    Mutant(
         "http: methods that are made up are counted as one",
         "http/metrics.py",
         'scope["method"] in _NAMED else',

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from door import JSON, Door, door, raw
 
-from ondol import Agent, Runtime
+from ondol import Agent, Runtime, access
 from ondol.errors import CODES, InvalidInput
 from ondol.http import guard, serving
 from ondol.http.app import make_app
@@ -114,6 +114,24 @@ async def test_an_address_says_what_it_takes(http: Door, asked: str, allowed: st
     refused = await http.client.request(*asked.split())
     assert (refused.status_code, refused.headers["allow"]) == (405, allowed)
     assert f"{asked} is not possible" in refused.json()["detail"]
+
+
+async def test_of_whom_nothing_is_known_no_more_is_taken_than_a_form_to_sign_in_has(db: str) -> None:
+    known, chunks = {"authorization": "Bearer "}, [b"theme=" + b"x" * 1000, *[b"x" * 1000] * 20]
+
+    async def slowly() -> AsyncIterator[bytes]:
+        for chunk in chunks:
+            yield chunk
+
+    async with Runtime(db) as rt, door(rt, Admission(needs_token=True)) as http:
+        known["authorization"] += (await access.create_token(rt, "kim", ["admin"]))[1]
+        for content in (b"".join(chunks), slowly()):
+            refused = await http.client.post("/theme", content=content, headers=FORM | BROWSER)
+            assert_is_page(refused, 401, "unauthenticated")
+        large = await http.client.post("/healthz", content=b" " * 20_000, headers=JSON)
+        assert_is_problem(large, 413, "too_large")
+        taken = await http.client.post("/theme", content=b"".join(chunks), headers=FORM | known)
+        assert taken.status_code == 303
 
 
 async def test_methods_that_are_made_up_leave_nothing_behind(http: Door) -> None:

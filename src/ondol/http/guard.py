@@ -49,13 +49,15 @@ _OPENS_OR_CLOSES = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]|[\]}]', re.S
 class Limits:
     """What a request may be.
 
-    ``headers`` are bytes of all headers, ``body`` and ``upload`` of a JSON and of a multipart body; ``depth`` is how
-    deep JSON may nest, ``body_time`` the seconds in which a body must be there.
+    ``headers`` are bytes of all headers, ``body`` and ``upload`` of a JSON and of a multipart body, ``unknown`` of any
+    body of somebody without a token that counts; ``depth`` is how deep JSON may nest, ``body_time`` the seconds in
+    which a body must be there.
     """
 
     headers: int = 32_768
     body: int = 32_000_000
     upload: int = 64_000_000
+    unknown: int = 16_384
     depth: int = 100
     body_time: float = 30.0
 
@@ -146,7 +148,8 @@ class Guard:
         if request.method in _CHANGES:
             if self.drain.begun:
                 raise Draining("this process stops: send the request again, another one takes over")
-            await body.check(request, path)
+            state = scope["state"]
+            await body.check(request, path, unknown=state["caller"] is None, refused=state["refused"])
 
     def _check_names(self, request: Request) -> None:
         """Raises Forbidden for a name that is not the server's, and for a page from elsewhere."""
@@ -193,10 +196,14 @@ class _Body:
         self._handed_on = False
         self._taken, self._limit = 0, limits.body
         self._deadline: float | None = None
+        self._refused: Unauthenticated | None = None
         self.is_read = True
 
-    async def check(self, request: Request, path: str) -> None:
-        """Raises TooLarge, TooSlow, UnsupportedMedia, Malformed, InvalidInput; so does reading the rest."""
+    async def check(self, request: Request, path: str, *, unknown: bool, refused: Unauthenticated | None) -> None:
+        """``unknown``: nobody knows who sends it, as ``refused`` says. What is too large of them is not theirs to send.
+
+        Raises TooLarge, TooSlow, UnsupportedMedia, Malformed, InvalidInput, Unauthenticated; so does reading the rest.
+        """
         length = request.headers.get("content-length", "")
         if "content-length" in request.headers and not length.isdecimal():
             raise Malformed(f"Content-Length {length!r} is no number")
@@ -210,6 +217,8 @@ class _Body:
         if media not in taken:
             raise UnsupportedMedia(f"a body of type {media or 'nothing'!r} is not taken: send {_JSON}")
         self._limit = self._limits.upload if media == _FORM else self._limits.body
+        if unknown:
+            self._limit, self._refused = min(self._limit, self._limits.unknown), refused
         if int(length or 0) > self._limit:
             raise self._too_large()
         if media == _JSON:
@@ -252,8 +261,10 @@ class _Body:
                     message = await self._receive()
                     self.is_read = message["type"] == "http.disconnect" or not message.get("more_body")
 
-    def _too_large(self) -> TooLarge:
-        return TooLarge(f"the body of the request has more than {self._limit} bytes, and no more is taken: send less")
+    def _too_large(self) -> OndolError:
+        return self._refused or TooLarge(
+            f"the body of the request has more than {self._limit} bytes, and no more is taken: send less"
+        )
 
 
 def _check_depth(text: bytes, most: int) -> None:
