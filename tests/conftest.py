@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from chromium import CHROMIUM
+from in_memory import FOLDER
 from pages import TRUSTED
 from postgres import FAST, Server
 
@@ -26,6 +27,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # No test speaks TLS, and each client of HTTP would read all certificates of this machine: 20 ms each time.
 os.environ.setdefault("SSL_CERT_FILE", TRUSTED)
+
+if FOLDER is not None:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(FOLDER))
 
 _IN_A_BROWSER = "http/console/test_browser.py"
 _BY_SYSTEMD = "http/test_systemd.py"

@@ -49,6 +49,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from in_memory import FOLDER
 from postgres import FAST, Server
 
 from ondol.testing import Downstream
@@ -56,7 +57,6 @@ from ondol.testing import Downstream
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 STATES = ROOT / ".torture"  # what has passed; not under version control
-_IN_MEMORY = Path("/dev/shm")  # where there is one: a flush costs nothing there, and no case depends on its price
 _CASES_A_SERVICE = 300  # its ledger is read as a whole
 _SAY_EVERY = 10.0  # seconds
 
@@ -319,4 +319,4 @@ def empty_folder() -> Iterator[Path]:
 
 
 def _temporary(prefix: str) -> Path:
-    return Path(tempfile.mkdtemp(prefix=prefix, dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None))
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=FOLDER))

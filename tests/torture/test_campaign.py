@@ -6,9 +6,12 @@ import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from in_memory import FOLDER
 
 from torture import campaign
 from torture.campaign import Campaign, Family, Place, Progress
@@ -38,6 +41,14 @@ def run(cases: Cases, progress: Progress, **options: bool) -> tuple[bool, str]:
     said: list[str] = []
     with Campaign("example", cases.family(), said.append) as running:
         return running.run(progress, **options), "\n".join(said)
+
+
+@pytest.fixture(autouse=True)
+def what_a_failure_leaves(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with TemporaryDirectory(dir=FOLDER) as folder:
+        Path(folder).chmod(0o755)  # a server has another user
+        monkeypatch.setattr(campaign, "FOLDER", folder)
+        yield
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -27,6 +26,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import seed as choosing_by
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from in_memory import FOLDER
 from promise.house import letter, look, mail, refund, wire
 
 from ondol import Agent, Context, NotDone, ids, tool
@@ -50,7 +50,6 @@ STEPS = (
 ANSWERS = ("answers", "answers", "answers", "overloaded", "connection", "auth", "rejected")
 ENDS = ("does", "does", "does", "refuses", "raises", "does and raises", "does and hangs")
 EXAMPLES = 100  # of 50 steps, twice; some 15 s of a processor each time
-FOLDER = "/dev/shm" if os.path.isdir("/dev/shm") else None  # where there is one: a flush costs nothing there
 PASSES = tuple(timedelta(seconds=n) for n in (2, 61, 2 * 3600, 2 * 86_400, 31 * 86_400))
 JUMPS = tuple(timedelta(hours=n) for n in (1, 24, 87_600, -1, -24))
 DECISIONS = {
