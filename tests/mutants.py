@@ -1072,6 +1072,13 @@ MUTANTS = (
         ("tests/promise/test_notes.py::test_words_that_the_provider_refuses_do_not_have_every_turn_after_refused",),
     ),
     Mutant(
+        "models: a form of the request that a server refused is not sent to it again",
+        "providers/wire_errors.py",
+        "            setattr(self, name, True)\n",
+        "            pass\n",
+        ("tests/providers/test_openai_chat.py::test_who_takes_only_some_roles_gets_those_from_the_next_attempt_on",),
+    ),
+    Mutant(
         "models: a session with calls is never sent without any tools",
         "runner.py",
         "            is_whole = not any(m.calls for m in seen)\n",

@@ -515,6 +515,35 @@ async def test_an_image_that_is_asked_about_and_refused_ends_the_run_with_the_re
     assert server.requests == 2
 
 
+REASONING = ["hm", ""]  # so the library, once one of them has some
+REFUSED = [
+    ("'messages.2' : property 'reasoning_content' is unsupported", [None, None]),
+    ("Extra inputs are not permitted, field: 'messages[2].reasoning_content'", [None, None]),
+    ({"detail": [{"type": "extra_forbidden", "loc": ["messages", 2, "assistant", "reasoning_content"]}]}, [None, None]),
+    ("reasoning_content is missing in assistant tool call message at index 4", ["hm", " "]),
+    ("The `reasoning_content` in the thinking mode must be passed back to the API.", ["hm", " "]),
+]
+
+
+@pytest.mark.parametrize(("refusal", "reasoning"), REFUSED)
+async def test_reasoning_goes_back_as_the_server_takes_it_from_the_next_attempt_on(
+    server: LoopbackServer, model: PydanticAIModel, refusal: Any, reasoning: list[str | None]
+) -> None:
+    """Some refuse what they said themselves; some want it with each call, also with one that another model made."""
+    server.will(streams({"reasoning_content": "hm"}, calling(call(0, "c1", "look", "{}"))))
+    said = [
+        user("look"), Message("assistant", (await answer(model)).parts), tool_result("c1", "look", "seen"),
+        Message("assistant", (ToolCall("c2", "look", {}),)), tool_result("c2", "look", "seen"),
+    ]  # fmt: skip
+    for expected in (REASONING, reasoning):
+        messages = await sent(server, model, *said)
+        assert [m.get("reasoning_content") for m in messages if m["role"] == "assistant"] == expected
+        server.will(fails(400, refusal))
+        with pytest.raises(ModelError) as caught:
+            await outputs(model, *said)
+        assert caught.value.kind == ("unavailable" if expected is REASONING else "rejected")
+
+
 @pytest.mark.parametrize(
     "refusal",
     [

@@ -109,14 +109,17 @@ def to_wire(
     ids = _CallIds(learned.nine)
     for message in messages:
         if message.role == "assistant":
-            if said := [given for part in message.parts if (given := _said(part, origin, system, ids))]:
+            parts = [p for p in message.parts if not (learned.no_reasoning and isinstance(p, Reasoning))]
+            said = [given for part in parts if (given := _said(part, origin, system, ids))]
+            if learned.all_reasoning and message.calls and not any(isinstance(p, wire.ThinkingPart) for p in said):
+                said.insert(0, wire.ThinkingPart(content=" ", id="reasoning_content", provider_name=system))
+            if said:
                 sent.append(wire.ModelResponse(parts=said, provider_name=system))
         elif asked := _asked(message, attached, ids):
             if sent and isinstance(sent[-1], wire.ModelRequest):
-                parts = [*sent[-1].parts, *asked]
                 # Results first, all of them: providers refuse what stands between a call and its result.
-                parts.sort(key=lambda part: isinstance(part, wire.UserPromptPart))
-                sent[-1] = wire.ModelRequest(parts=parts)
+                ordered = sorted([*sent[-1].parts, *asked], key=lambda part: isinstance(part, wire.UserPromptPart))
+                sent[-1] = wire.ModelRequest(parts=ordered)
             else:
                 sent.append(wire.ModelRequest(parts=asked))
     if learned.alternate or learned.no_system:
