@@ -1073,7 +1073,7 @@ MUTANTS = (
     ),
     Mutant(
         "models: a form of the request that a server refused is not sent to it again",
-        "providers/wire_errors.py",
+        "providers/learned.py",
         "            setattr(self, name, True)\n",
         "            pass\n",
         ("tests/providers/test_openai_chat.py::test_who_takes_only_some_roles_gets_those_from_the_next_attempt_on",),

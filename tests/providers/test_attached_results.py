@@ -7,7 +7,7 @@ from pydantic_ai import messages as sent
 from ondol import Attachment, Message, ModelRequest, Text, ToolCall
 from ondol.messages import tool_result, user
 from ondol.providers import wire
-from ondol.providers.wire_errors import Learned
+from ondol.providers.learned import Learned
 
 PHOTO = Attachment("ab" * 32, "image/png", "photo.png", 3)
 SAID = [

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ondol.messages import parse_arguments
 from ondol.providers.access import NO_KEY, Access, need, read
+from ondol.providers.learned import Learned
 from ondol.providers.pydantic_ai import CONNECT_SECONDS, SILENCE_SECONDS, Opened, PydanticAIModel
-from ondol.providers.wire_errors import Learned
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

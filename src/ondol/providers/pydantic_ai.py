@@ -15,7 +15,8 @@ from ondol.errors import InvalidInput, ModelError
 from ondol.messages import ToolCall
 from ondol.model import Answer, ModelOutput, ModelRequest
 from ondol.providers import wire
-from ondol.providers.wire_errors import Learned, Sayings, model_error
+from ondol.providers.learned import Learned
+from ondol.providers.wire_errors import Sayings, model_error
 
 if TYPE_CHECKING:  # pydantic-ai takes about a second to import, and is an extra
     from pydantic_ai.messages import ModelResponse

@@ -13,7 +13,7 @@ from ondol.errors import ModelError
 from ondol.ids import is_plain
 from ondol.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, ToolResponse, parse_arguments
 from ondol.model import Delta, ModelRequest, ToolSpec
-from ondol.providers.wire_errors import Learned
+from ondol.providers.learned import Learned
 
 if TYPE_CHECKING:  # pydantic-ai takes about a second to import, and is an extra
     from pydantic_ai import messages as wire
