@@ -206,6 +206,20 @@ async def test_an_answer_is_complete_without_the_protocols_last_word(
     assert (await answer(model)).parts == (Text("whole"),)
 
 
+@pytest.mark.parametrize("last", [{"delta": None}, {}])
+async def test_the_end_may_come_in_a_piece_that_adds_nothing(
+    server: LoopbackServer, model: PydanticAIModel, last: dict[str, Any]
+) -> None:
+    async def ends(exchange: Exchange) -> None:
+        await exchange.open_stream()
+        await send_chunk(exchange, {"content": "whole"})
+        await exchange.send_event(json.dumps({"id": "1", "choices": [{"index": 0, "finish_reason": "stop", **last}]}))
+        await close_stream(exchange)
+
+    server.will(ends)
+    assert (await answer(model)).parts == (Text("whole"),)
+
+
 async def test_tokens_are_none_where_the_provider_did_not_say(server: LoopbackServer, model: PydanticAIModel) -> None:
     server.will(says("hm", usage=None), says("hm", usage={"prompt_tokens": 0, "completion_tokens": 0}))
     for _ in range(2):

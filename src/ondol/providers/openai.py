@@ -82,11 +82,18 @@ def openai_chat(model_name: str, *, timeout: float = SILENCE_SECONDS, stream: bo
 
     def connect() -> Opened:
         from openai import omit
+        from openai.types.chat.chat_completion_chunk import ChoiceDelta
         from pydantic_ai.models.openai import OpenAIChatModel, OpenAIChatModelSettings, OpenAIStreamedResponse
         from pydantic_ai.providers.openai import OpenAIProvider
 
         class EachCall(OpenAIStreamedResponse):
             _pieces: _Pieces | None = None
+
+            def _map_chunk_provider_details(self, chunk: Any) -> Any:
+                for choice in chunk.choices or ():
+                    if choice.delta is None:  # the library would not hear the reason for the end beside it
+                        choice.delta = ChoiceDelta()
+                return super()._map_chunk_provider_details(chunk)
 
             def _map_tool_call_delta(self, choice: Any) -> Any:
                 self._pieces = self._pieces or _Pieces()
