@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import replace
@@ -191,7 +191,9 @@ class Runtime:
         self.prices = prices or os.environ.get("ONDOL_PRICES") or None
         self.agents = {a.name: a for a in agents}
         if len(self.agents) < len(agents):
-            raise InvalidInput("two agents have the same name: rename one")
+            names = [a.name for a in agents]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise InvalidInput(f"two agents are named {twice!r}: rename one")
         if time_zone is not None:
             clocks.zone(time_zone)
         if clock is not None and not hasattr(clock, "now"):
@@ -414,7 +416,10 @@ class Runtime:
         """Open, run one operation, close. For scripts; inside an event loop use ``await rt.run(...)``."""
         with suppress(RuntimeError):
             asyncio.get_running_loop()
-            raise InvalidInput("run_sync is for scripts, and an event loop runs here: use 'await rt.run(...)'")
+            raise InvalidInput(
+                "run_sync is for scripts, and an event loop runs here: use 'await rt.run(...)', or call it below "
+                "'if __name__ == \"__main__\":'"
+            )
 
         async def once() -> RunResult:
             async with self:
@@ -912,7 +917,9 @@ class Runtime:
         self._working  # noqa: B018 - raises when closed
         checked_id("tenant", tenant)
         space = checked_id("the name of a collection", collection)
-        given = [paths] if isinstance(paths, str | Path) else paths
+        given = [paths] if isinstance(paths, str | Path) or not isinstance(paths, Iterable) else list(paths)
+        if wrong := [path for path in given if not isinstance(path, str | Path)]:
+            raise InvalidInput(f"what is indexed is named by paths, got {wrong[0]!r}")
         done = await indexed.index(self._store, tenant, space, given, micros(self.clock), remove)
         self._embedding.look(searching.documents_of(tenant, space))
         return done
@@ -1096,6 +1103,8 @@ class Runtime:
         return now.revision if now == same else seen.revision
 
     async def _session_messages(self, tenant: str, session: str, after: int, limit: int) -> list[SessionMessage]:
+        if not isinstance(after, int) or isinstance(after, bool):
+            raise InvalidInput(f"after={after!r}: say the number of a message (its seq)")
         stored = await self._read(queries.page_messages, tenant, session, after, checked_limit(limit))
         return [SessionMessage(m.seq, m.run, messages.loads(m.body)) for m in stored]
 

@@ -71,7 +71,7 @@ def context_place(run: str, batches: Sequence[journal.Batch], step: int | None) 
         if not steps:
             raise NotFound(f"run {run} has not asked the model yet") if batches else queries.erased(run)
         there = f"{steps[0]}" if steps[0] == steps[-1] else f"{steps[0]} to {steps[-1]}"
-        raise NotFound(f"run {run} has no step {step}: say {there}")
+        raise NotFound(f"run {run} has no step {step!r}: say {there}")
     return found
 
 

@@ -47,7 +47,7 @@ def read_prices(file: str | Path | None) -> Prices:
         return Prices()
     try:
         text = Path(file).read_text("utf-8")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise InvalidInput(f"the price file {file} cannot be read: {error}") from error
     return prices.parse(text, str(file))
 

@@ -101,10 +101,14 @@ def test_a_failed_run_exits_with_1_and_goes_on_with_another_model(tmp_path: Path
 def test_an_app_that_cannot_be_loaded_is_a_usage_error_that_names_the_line(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("import ondol\nondol.nothing\n")
     (tmp_path / "empty.py").write_text("")
+    (tmp_path / "wrong.py").write_text("from ondol import Limits\nlimits = Limits(steps=-1)\n")
+    (tmp_path / "loop.py").write_text("import asyncio\nwork = asyncio.sleep\nasyncio.run(work)\n")
     for words, said in (
         ("nothing.py:x", "there is no file nothing.py"),
         ("nothing:x", "there is no module 'nothing'"),
         ("broken.py:x", "(broken.py, line 2)"),
+        ("wrong.py:x", "(wrong.py, line 2): Limits(steps=-1)"),
+        ("loop.py:x", "(loop.py, line 3)"),
         ("empty.py:x", "neither an Agent nor a Runtime"),
         (app("nobody"), "hello, cut, holding"),
         (app("rt"), "say which with --agent"),

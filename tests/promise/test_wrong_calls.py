@@ -21,6 +21,7 @@ anything: Any = 5
         (lambda: Runtime(agents=anything), r"agents must be a list of Agent: write agents=\[...\]"),
         (lambda: Runtime(Agent("a", model="script:demo")), "a store cannot be Agent: say sqlite:///FILE"),  # type: ignore[arg-type]
         (lambda: Runtime(Path("a.db")), "a store cannot be PosixPath: say sqlite:///FILE"),  # type: ignore[arg-type]
+        (lambda: Runtime(agents=[Agent("a", model="script:demo")] * 2), "two agents are named 'a': rename one"),
         (lambda: Runtime(clock=anything), "clock must be one as ondol.Clock describes it"),
         (lambda: Runtime(deliver=anything), "deliver must be a function of a message of the outbox"),
         (lambda: PolicyRules(anything), r"a policy is made of a list of Rule\(...\)"),
@@ -47,6 +48,10 @@ async def test_what_is_no_id_and_no_state_is_refused_and_not_taken_for_nothing(h
         await run.result()
         for asked in (rt.cancel(anything), rt.get_run(run), rt.asks(run=run), rt.import_run(anything)):  # type: ignore[arg-type]
             with pytest.raises(InvalidInput, match="a text"):
+                await asked
+        session = await rt.get_session(run.session)
+        for asked in (session.messages(after=run), rt.index(anything), rt.usage(prices=anything)):  # type: ignore[arg-type]
+            with pytest.raises(InvalidInput):
                 await asked
         for listed in (rt.runs, rt.asks, rt.effects, rt.outbox):
             with pytest.raises(InvalidInput, match="state='pendig' is unknown: say "):

@@ -137,15 +137,14 @@ def _module(place: str) -> ModuleType:
         if place.endswith(".py"):
             return _file(Path(place))
         return importlib.import_module(place)
-    except OndolError:
-        raise
     except ModuleNotFoundError as error:
         if error.name is not None and (place == error.name or place.startswith(error.name + ".")):
             hint = f"say {place}.py:NAME" if Path(f"{place}.py").exists() else "say MODULE:NAME or FILE.py:NAME"
             raise InvalidInput(f"there is no module {place!r} here: {hint}") from error
         raise InvalidInput(f"{place} cannot be loaded{_where(error)}: {error}") from error
     except (Exception, SystemExit) as error:
-        raise InvalidInput(f"{place} cannot be loaded{_where(error)}: {values.error_text(error)}") from error
+        said = str(error) if isinstance(error, OndolError) else values.error_text(error)
+        raise InvalidInput(f"{place} cannot be loaded{_where(error)}: {said}") from error
 
 
 def _file(path: Path) -> ModuleType:
@@ -168,8 +167,8 @@ def _where(error: BaseException) -> str:
     """The line of the user's code that raised."""
     if isinstance(error, SyntaxError):
         return f" (line {error.lineno})"
-    ours = str(Path(__file__).parents[1])
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(("<frozen", ours))]
+    others = ("<", str(Path(__file__).parents[1]), str(Path(os.__file__).parent))  # this package, and Python's own
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(others)]
     last = frames[-1] if frames else None
     if last is None:
         return ""

@@ -191,5 +191,5 @@ def listen(host: str, port: int) -> socket.socket:
             raise
     except (OSError, UnicodeError) as error:  # the latter for what no name of a host can be
         why = getattr(error, "strerror", None) or error
-        raise InvalidInput(f"{host}:{port} cannot be listened on ({why})") from error
+        raise InvalidInput(f"{host}:{port} cannot be listened on ({why}): name another port or address") from error
     return listening
