@@ -343,7 +343,9 @@ def accept(step: Step, args: Mapping[str, Any]) -> None:
 
 
 def _comes_again(step: Step, run: RunSeen) -> None:
-    """A known operation: only what failed for now goes on, at the tail."""
+    """A known operation: only what failed for now goes on, at the tail. One that joined another is as that one is."""
+    if run.host is not None and run.state == "joined":
+        run = step.before.runs[run.host]
     if not step.runs:
         assert not (run.state == "failed" and run.retryable), "what failed for now did not go on"
         step.nothing()
