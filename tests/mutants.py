@@ -1233,6 +1233,20 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "poison: who only waits is not parked for what others do to the process",
+        "runner.py",
+        "                await self._rest(True)",
+        "                pass",
+        ("tests/promise/test_poison.py",),
+    ),
+    Mutant(
+        "poison: who has waited counts again",
+        "runner.py",
+        "            await self._rest(False)",
+        "            pass",
+        ("tests/promise/test_poison.py",),
+    ),
+    Mutant(
         "threads: those of the application may be taken",
         "threads.py",
         '        threading.Thread(target=run, name="for-ondol", daemon=True).start()',

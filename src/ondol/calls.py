@@ -476,7 +476,7 @@ class Calls:
             raise
         self.drive.talk.keep(effect.reply, body, message)
         self.drive.record(batch)
-        self.drive.progressed()
+        self.drive.went_on()
         if also:
             self.drive.talk.committed(self.drive.state.next_message)
 

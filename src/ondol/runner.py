@@ -173,6 +173,7 @@ class Drive:
         self.fell_asleep: Callable[[], None] = lambda: None  # it does nothing but wait for an instant
         self.awakes: Callable[[], Awaitable[bool]] = _at_once  # before it goes on after that
         self._asleep = 0  # calls that wait for an instant
+        self._rests = False  # a suspect that does nothing else, as it is written down
         self.changed = asyncio.Event()
         self.early: dict[int, journal.Batch] = {}  # committed, but an earlier batch is not folded yet
         self._folded: asyncio.Event | None = None  # for whoever waits for that
@@ -212,13 +213,28 @@ class Drive:
     async def sleep(self, until: int) -> bool:
         """True when the instant has come, False when something asked not to wait for it."""
         self._asleep += 1
-        self.rest_if_asleep()
         try:
-            if not await sleep_or_cancel(self.clock, (until - self.now()) / 1e6, self.pause):
-                return False
+            if self.claim.deaths >= lifecycle.SUSPECT_DEATHS and self._asleep >= len(self.busy):
+                await self._rest(True)
+            self.rest_if_asleep()
+            has_come = await sleep_or_cancel(self.clock, (until - self.now()) / 1e6, self.pause)
         finally:
             self._asleep -= 1
-        return await self.awakes()
+        has_come = has_come and await self.awakes()
+        if self._rests:
+            await self._rest(False)
+        return has_come
+
+    async def _rest(self, asleep: bool) -> None:
+        """What other runs do to the process meanwhile does not count as its own."""
+        if self.claim.deaths and asleep != self._rests:
+            await self.write(transactions.rest, self.claim, asleep=asleep)
+        self._rests = asleep
+
+    def went_on(self) -> None:
+        """The step that processes died at is behind it."""
+        self.claim = self.claim._replace(deaths=0)
+        self.progressed()
 
     def rest_if_asleep(self) -> None:
         if self._asleep and self._asleep >= len(self.busy):
@@ -648,7 +664,7 @@ class Drive:
             if planned.result is not None:
                 self.talk.keep(planned.reply, planned.result)
         self.record(batch)
-        self.progressed()
+        self.went_on()
 
     # --- execute: suspend; commit; end --------------------------------------------------------------------------
 

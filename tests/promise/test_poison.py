@@ -291,6 +291,32 @@ async def test_a_suspect_that_only_waits_for_a_deadline_holds_up_nobody(house: H
     assert house.count("mail") == 1
 
 
+async def test_a_suspect_is_not_parked_for_what_its_process_dies_of_while_it_waits_for_a_deadline(house: House) -> None:
+    agent = house.agent([MAIL], "done")
+    await waits_for_its_deadline(house, agent)
+    for _ in range(2):
+        async with house.life(agent) as life:
+            await house.clock.wait_for_timers()
+            life.die()
+    async with house.life(agent) as life:
+        suspect = await life.rt.find_run("op")
+        await house.clock.wait_for_timers()
+        house.clock.advance(minutes=2)
+        assert await rest(suspect) == "completed"
+    assert house.count("mail") == 1
+
+
+async def test_a_suspect_is_parked_for_what_its_process_dies_of_behind_a_deadline(house: House) -> None:
+    agent = house.agent([MAIL], "done")
+    await waits_for_its_deadline(house, agent)
+    async with house.life(agent, dies_at="check") as life:
+        await house.clock.wait_for_timers()
+        house.clock.advance(minutes=2)
+        await life.ends()
+    async with house.life(agent) as life:
+        assert await rest(await life.rt.find_run("op")) == "parked"
+
+
 async def test_a_suspect_whose_deadline_has_come_goes_on_alone(house: House) -> None:
     agent, in_letter, in_check = house.agent([MAIL], "done"), barrier(), barrier()
     house.answers("work", [LETTER], "worked")

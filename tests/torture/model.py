@@ -512,6 +512,14 @@ def release(step: Step, args: Mapping[str, Any]) -> None:
     assert not step.effects
 
 
+def rest(step: Step, args: Mapping[str, Any]) -> None:
+    before, after = step.run(args["claim"].run)
+    step.touches(before.id)
+    assert (before.state, before.fence) == (after.state, after.fence) == ("running", args["claim"].fence)
+    assert after.deaths == args["claim"].deaths - args["asleep"]
+    assert not step.effects
+
+
 def recover(step: Step, args: Mapping[str, Any]) -> None:
     before = step.before.runs[args["run_id"]]
     if before.state != "running" or before.fence != args["fence"]:
@@ -625,7 +633,7 @@ def accept_fork(step: Step, args: Mapping[str, Any]) -> None:
 RULES: Mapping[str, Callable[[Step, Mapping[str, Any]], None]] = {
     f.__name__: f for f in (
         accept, accept_fork, accept_replay, absorb, answer, ask_again, cancel, claim, commit, decide, delete_session,
-        end, note_down, open_question, outcome, park_changed, plan_step, recover, release, resume, started, suspend,
-        write_session,
+        end, note_down, open_question, outcome, park_changed, plan_step, recover, release, rest, resume, started,
+        suspend, write_session,
     )
 }  # fmt: skip

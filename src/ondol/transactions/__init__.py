@@ -28,6 +28,7 @@ from ondol.transactions.driving import (
     open_question,
     outcome,
     plan_step,
+    rest,
     started,
     suspend,
 )
@@ -196,6 +197,7 @@ __all__ = [
     "remember",
     "remember_by_hand",
     "remove_fact",
+    "rest",
     "resume",
     "revoke_token",
     "run_row",

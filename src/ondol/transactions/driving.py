@@ -465,6 +465,14 @@ def late_outcome(tenant: str, run: str, call: int, evidence: str) -> Tx[None]:
     yield [("effect.late", {"tenant": tenant, "run": run, "ordinal": call, "evidence": evidence})]
 
 
+def rest(claim: Claim, *, asleep: bool) -> Tx[None]:
+    """A suspect does nothing but wait for an instant: of what its process dies meanwhile, it is not this run."""
+    of_run = {"tenant": claim.tenant, "run": claim.run, "fence": claim.fence}
+    (held,) = yield [("run.rests", of_run | {"deaths": claim.deaths - asleep})]
+    if not held:
+        raise ClaimLost(f"run {claim.run} is not held with fence {claim.fence} any more")
+
+
 # --- T6 suspend -------------------------------------------------------------------------------------------------
 
 

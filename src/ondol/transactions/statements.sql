@@ -142,6 +142,10 @@ RETURNING next_seq - :n, cancel, unread
 -- name: run.progressed
 UPDATE runs SET deaths = 0 WHERE tenant = :tenant AND id = :run
 
+-- name: run.rests
+UPDATE runs SET deaths = :deaths WHERE tenant = :tenant AND id = :run AND fence = :fence AND state = 'running'
+RETURNING deaths
+
 -- name: run.unhold
 UPDATE runs SET state = :state, retryable = :retryable, owner = NULL, error = :error, ended_at = :ended_at, wrote = 0,
   deaths = 0
