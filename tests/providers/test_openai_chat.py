@@ -135,6 +135,19 @@ async def test_reasoning_is_streamed_apart_from_the_text(server: LoopbackServer,
     assert last.parts == (Reasoning("let me see", origin), Text("42"))
 
 
+@pytest.mark.parametrize(
+    "pieces", [("<think>", "hm", "</think>", "42"), ("<think>h", "m</think>\n\n42"), ("<think>hm</think>",)]
+)
+async def test_what_stands_between_tags_is_reasoning_however_it_comes(
+    server: LoopbackServer, model: PydanticAIModel, pieces: tuple[str, ...]
+) -> None:
+    """As servers send it that do not know the model."""
+    server.will(streams(*({"content": piece} for piece in pieces)))
+    reasoning, *text = (await answer(model)).parts
+    assert reasoning == Reasoning("hm")
+    assert text == ([Text("42")] if len(pieces) > 1 else [])
+
+
 async def test_fragments_of_parallel_calls_may_interleave(server: LoopbackServer, model: PydanticAIModel) -> None:
     server.will(
         streams(

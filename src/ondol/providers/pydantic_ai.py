@@ -131,7 +131,7 @@ class PydanticAIModel:
         if not reason:
             message = f"{self._name} broke off: the answer ended without a finish reason"
             raise ModelError("connection", message, **(_begun(response) if self._streams else used))
-        parts = tuple(part for raw in response.parts if (part := wire.from_wire(raw, self._origin)))
+        parts = tuple(wire.parts_from_wire(response.parts, self._origin))
         match response.finish_reason:
             case "error":
                 raise ModelError("server", f"{self._name} failed while it answered ({reason})", **used)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from ondol import media
@@ -223,6 +223,21 @@ def _said(part: Part, origin: Mapping[str, str], system: str, ids: _CallIds) -> 
 
 
 # --- what comes back --------------------------------------------------------------------------------------------
+
+
+_THOUGHT = re.compile(r"\s*<think>(.*?)</think>\s*(.*)", re.DOTALL)
+
+
+def parts_from_wire(said: Sequence[wire.ModelResponsePart], origin: Mapping[str, str]) -> Iterator[Part]:
+    """The parts of an answer as they are recorded. What stands between tags at the beginning of a text is reasoning:
+    the library sees it only where each tag comes in a piece of its own."""
+    for raw in said:
+        part = from_wire(raw, origin)
+        if isinstance(part, Text) and part.provider is None and (thought := _THOUGHT.fullmatch(part.text)):
+            yield Reasoning(thought[1])
+            part = Text(thought[2]) if thought[2] else None
+        if part is not None:
+            yield part
 
 
 def from_wire(part: wire.ModelResponsePart, origin: Mapping[str, str]) -> Part | None:
