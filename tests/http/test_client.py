@@ -428,5 +428,6 @@ async def test_what_only_a_server_can_say_is_refused_and_not_passed_over(
 
 
 def test_a_command_that_no_server_takes_says_what_to_name_instead(tmp_path: Path) -> None:
-    refused = ondol("--url", "http://127.0.0.1:1", "audit", cwd=tmp_path)
-    assert (refused.code, "works on a store, not on a server" in refused.err) == (2, True)
+    for words in (["audit"], ["doctor"], ["db", "check"], ["db", "restore", "backup"]):
+        refused = ondol("--url", "http://127.0.0.1:1", *words, cwd=tmp_path)
+        assert (refused.code, "works on a store, not on a server" in refused.err) == (2, True)

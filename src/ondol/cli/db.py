@@ -21,6 +21,7 @@ app = noun("The store: check, backup, restore, migrate.")
 @verb(app, "check")
 async def check(cli: Cli) -> int:
     """Read everything in the store and say what is wrong; exit 1 if anything is."""
+    cli.needs_store()
     problems = await asyncio.to_thread(_problems, cli)
     if cli.out.for_people:
         if not problems:
@@ -49,6 +50,7 @@ async def backup(cli: Cli, dest: Annotated[Path, typer.Argument(metavar="DEST", 
     """Copy the store and its blobs into a new folder, while others go on working."""
     from ondol.stores import sqlite_admin
 
+    cli.needs_store()
     if not cli.is_file:
         raise InvalidInput(
             "a database is backed up by its own tools, blobs and all: pg_dump --format=custom --schema=ondol "
@@ -63,6 +65,7 @@ async def restore(cli: Cli, src: Annotated[Path, typer.Argument(metavar="SRC", h
     """Make the store out of a backup. Unfinished runs are parked: nobody knows what happened since."""
     from ondol.stores import sqlite_admin
 
+    cli.needs_store()
     if not cli.is_file:
         raise InvalidInput(
             f"a database is put back by its own tools: pg_restore --dbname=DATABASE {src}. Then, before any process "
@@ -77,6 +80,7 @@ async def restore(cli: Cli, src: Annotated[Path, typer.Argument(metavar="SRC", h
 @verb(app, "restored")
 async def restored(cli: Cli) -> None:
     """PostgreSQL: say that a backup was put back. Unfinished runs are parked: nobody knows what happened since."""
+    cli.needs_store()
     if cli.is_file:
         raise InvalidInput(f"a file is restored by one command: {cli.command('db', 'restore', 'SRC')}")
     open_store(cli.url)
@@ -97,6 +101,7 @@ async def migrate(
     ] = False,
 ) -> None:
     """Bring the store to the schema of this version."""
+    cli.needs_store()
     if cli.is_file:
         from ondol.stores import sqlite_admin
 

@@ -34,6 +34,7 @@ def add_to(app: typer.Typer) -> None:
 
 async def doctor(cli: Cli) -> int:
     """What is wrong here, and what mends it. Exit 1 if something is."""
+    cli.needs_store()
     findings = checkup.findings(cli.path if cli.is_file else None, cli.command)
     if (not cli.is_file or cli.path.exists()) and not any(f.check == "schema" and f.state == "wrong" for f in findings):
         findings += [f async for f in _work(cli)]

@@ -104,6 +104,11 @@ class Cli:
             raise InvalidInput(f"{named!r} names no store: say --db sqlite:///FILE or postgresql://USER@HOST/DATABASE")
         return Path(self.url.removeprefix("sqlite:///"))
 
+    def needs_store(self) -> None:
+        """Raises InvalidInput where a server is named: the command is about the store itself, and this machine."""
+        if self.server is not None:
+            raise _on_a_store()
+
     def works_on(self, store: Store) -> None:
         """The app named a store of its own: commands that are shown name it too."""
         path = getattr(store, "path", None)
@@ -132,7 +137,7 @@ class Cli:
                 except AttributeError as error:
                     if error.obj is not there:
                         raise
-                    raise InvalidInput("this command works on a store, not on a server: name it with --db") from error
+                    raise _on_a_store() from error
             return
         from ondol.cli.bystander import bystander
         from ondol.runtime import Runtime
@@ -184,6 +189,10 @@ class Cli:
         for id in ids:
             named.extend(typed().split() if id == "-" else [id])
         return list(dict.fromkeys(named))
+
+
+def _on_a_store() -> InvalidInput:
+    return InvalidInput("this command works on a store, not on a server: name it with --db")
 
 
 def typed() -> str:
