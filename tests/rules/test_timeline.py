@@ -96,6 +96,18 @@ def test_a_long_wait_leaves_room_for_the_work() -> None:
     assert all(0 <= r.x <= r.x + r.width <= WIDTH + 0.2 for r in made)
 
 
+@pytest.mark.parametrize(
+    ("outcome", "state"), [("happened", "succeeded"), ("not_happened", "approved"), ("give_up", "unknown")]
+)
+def test_a_call_that_a_person_gave_up_has_not_failed(outcome: str, state: str) -> None:
+    made = rows(
+        ACCEPTED, (1, "run.started", {}), STEP, ASKED, ANSWERED, planned(3), started(4),
+        (6, "effect.unknown", {"call": 0, "effect": "e_0", "ask": "a", "tool": "send"}),
+        (7, "effect.resolved", {"call": 0, "effect": "e_0", "outcome": outcome, "by": "kim"}),
+    )  # fmt: skip
+    assert (made[2].kind, made[2].state) == ("tool", state)
+
+
 def test_a_call_that_was_asked_about_first_stands_where_it_started() -> None:
     made = rows(
         ACCEPTED, (1, "run.started", {}), STEP, ASKED, ANSWERED, planned(3, ask="a"),

@@ -129,7 +129,7 @@ class _Told:
                 was_open = row.end is None
                 self._change(key, end=at if was_open else row.end, state=what, **kept)
             case "resolved":
-                settled = {"happened": "succeeded", "not_happened": "approved", "give_up": "failed"}
+                settled = {"happened": "succeeded", "not_happened": "approved"}  # who gives up knows no more
                 self._change(key, state=settled.get(data["outcome"], "unknown"), settled=data["outcome"])
             case _:
                 pass
