@@ -273,6 +273,11 @@ async def test_a_page_or_a_proxy_from_elsewhere_does_not_reach_this_machine(
         answer = await http.client.post("/v1/runs", json=body, headers=headers)
         assert answer.status_code in (401, 403), answer.text
         assert await rt.runs() == []
+        seen = await http.client.get("/system?checks=true", headers=headers)  # as a picture in that page
+        assert seen.status_code in (401, 403)
+        if "sec-fetch-site" in headers:
+            link = {"sec-fetch-mode": "navigate", "accept": "text/html"}
+            assert (await http.client.get("/runs", headers={**headers, **link})).status_code == 200
         same = {"origin": http.url, "sec-fetch-site": "same-origin"}
         assert (await http.client.post("/v1/runs", json=body, headers=same)).status_code in (200, 202)
         assert "access-control-allow-origin" not in (await http.client.get("/v1/runs", headers=same)).headers

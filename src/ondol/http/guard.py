@@ -165,7 +165,8 @@ class Guard:
             raise Forbidden(
                 f"a page of {origin!r} may not use this server: 'ondol serve --allow-origin' says which may"
             )
-        if origin is None and request.headers.get("sec-fetch-site") == "cross-site" and request.method in _CHANGES:
+        followed = request.method not in _CHANGES and request.headers.get("sec-fetch-mode") == "navigate"  # a link
+        if origin is None and request.headers.get("sec-fetch-site") == "cross-site" and not followed:
             raise Forbidden("a page from elsewhere may not use this server")
 
 
