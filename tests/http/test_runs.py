@@ -66,6 +66,15 @@ async def test_a_key_is_made_and_returned_where_none_was_sent(http: Door) -> Non
     assert first.headers["idempotency-key"] == f'"{first.json()["operation_id"]}"'
 
 
+async def test_what_a_client_prefers_may_come_in_several_lines(http: Door) -> None:
+    lines = [("prefer", "handling=lenient"), ("prefer", "wait=20"), ("accept", "*/*"), ("accept", "application/json")]
+    waited = await http.client.post(RUNS, json={"agent": "hello", "input": "hi"}, headers=lines)
+    assert (waited.status_code, waited.headers["preference-applied"]) == (200, "wait=20")
+    lines = [("accept", "application/json;q=0.5"), ("accept", "text/event-stream")]
+    streamed = await http.client.post(RUNS, json={"agent": "hello", "input": "hi"}, headers=lines)
+    assert streamed.headers["content-type"].startswith("text/event-stream")
+
+
 async def test_a_stream_tells_everything_and_ends_with_the_run(http: Door) -> None:
     body = {"agent": "hello", "input": "hi"}
     async with http.client.stream("POST", RUNS, json=body, headers={"accept": "text/event-stream"}) as response:

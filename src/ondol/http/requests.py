@@ -183,7 +183,12 @@ def is_page(path: str) -> bool:
 
 def _accepted(request: Request) -> list[str]:
     """The media types that it names, without what it thinks of each."""
-    return [part.partition(";")[0].strip().lower() for part in request.headers.get("accept", "").split(",")]
+    return [part.partition(";")[0].strip().lower() for part in listed(request, "accept").split(",")]
+
+
+def listed(request: Request, header: str) -> str:
+    """All lines of a header that holds a list, which may come in several, as one. RFC 9110, 5.3."""
+    return ", ".join(request.headers.getlist(header))
 
 
 # --- bodies -----------------------------------------------------------------------------------------------------

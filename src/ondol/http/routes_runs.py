@@ -38,6 +38,7 @@ from ondol.http.requests import (
     SessionId,
     caller_in,
     idempotency_key,
+    listed,
     preferred,
     revision,
     sent,
@@ -106,10 +107,8 @@ _STARTED: dict[int | str, dict[str, Any]] = {
 def routes(service: Service, drain: Drain) -> APIRouter:
     router = routing.router("runs")
 
-    async def start(
-        request: Request, session: str | None, key: str | None, if_match: str | None, prefer: str | None
-    ) -> Response:
-        caller, said, wanted = caller_in(request), preferred(prefer), await sent(request)
+    async def start(request: Request, session: str | None, key: str | None, if_match: str | None) -> Response:
+        caller, said, wanted = caller_in(request), preferred(listed(request, "prefer")), await sent(request)
         asked = wanted.asked
         if session is not None and asked.session not in (None, session):
             raise InvalidInput(f"the body names session {asked.session!r}, and the address {session!r}: name one")
@@ -144,14 +143,14 @@ def routes(service: Service, drain: Drain) -> APIRouter:
     @router.post("/runs", responses=_STARTED, openapi_extra=_START_BODY, status_code=202)
     async def start_run(request: Request, key: Key = None, if_match: IfMatch = None, prefer: Prefer = None) -> Response:
         """Start a run, in the session that the body names or in one of its own."""
-        return await start(request, None, key, if_match, prefer)
+        return await start(request, None, key, if_match)
 
     @router.post("/sessions/{session}/runs", responses=_STARTED, openapi_extra=_START_BODY, status_code=202)
     async def start_in_session(
         request: Request, session: SessionId, key: Key = None, if_match: IfMatch = None, prefer: Prefer = None
     ) -> Response:
         """Start a run in a session, which is made if it does not exist."""
-        return await start(request, session, key, if_match, prefer)
+        return await start(request, session, key, if_match)
 
     @router.get("/runs", responses={200: {"model": Runs}, **routing.problems()})
     async def list_runs(
