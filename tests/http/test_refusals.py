@@ -105,6 +105,11 @@ async def test_a_slow_client_holds_no_place(http: Door, monkeypatch: pytest.Monk
     assert b"431 " in await raw(http, large)
 
 
+async def test_an_idle_connection_is_kept_for_longer_than_a_proxy_keeps_it(http: Door) -> None:
+    """Sixty seconds, in most. Who sends nothing at all on a new one has ten."""
+    assert serving.config(http.app).timeout_keep_alive > 60
+
+
 async def test_each_part_of_an_answer_is_sent_at_once(http: Door) -> None:
     await http.client.get("/healthz")
     (connection,) = http.server.server_state.connections

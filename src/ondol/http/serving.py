@@ -28,6 +28,8 @@ from ondol.runtime import DRAIN, Runtime
 
 _HEADERS_TIME = 10.0  # seconds in which the head of a request must be there
 _HEADERS_SIZE = 32_768  # bytes of the head of a request
+_IDLE = 75  # seconds that a connection may be idle: longer than proxies and clients keep theirs (60 s and less), which
+# would else send a request on one that is just being closed, and take that for a failure
 _CLOSE = 3  # seconds for connections to close once the streams have ended
 _CONNECTIONS = 5_000  # at once; more are told to come back
 
@@ -169,7 +171,7 @@ def config(app: App) -> uvicorn.Config:
     return uvicorn.Config(
         app, http=_InTime, ws="none", lifespan="off", log_level="warning", access_log=False, server_header=False,
         h11_max_incomplete_event_size=_HEADERS_SIZE, proxy_headers=False,
-        timeout_graceful_shutdown=_CLOSE,
+        timeout_keep_alive=_IDLE, timeout_graceful_shutdown=_CLOSE,
     )  # fmt: skip
 
 
