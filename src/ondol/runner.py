@@ -171,6 +171,9 @@ class Drive:
         self.suspended: RunRow | None = None
         self.progressed: Callable[[], None] = lambda: None  # called after each answer and each outcome
         self.fell_asleep: Callable[[], None] = lambda: None  # it does nothing but wait for an instant
+        self.lends: Callable[[bool], None] = lambda lent: (
+            None
+        )  # its place, while that is the deadline of a lost attempt
         self.awakes: Callable[[], Awaitable[bool]] = _at_once  # before it goes on after that
         self._asleep = 0  # calls that wait for an instant
         self._rests = False  # a suspect that does nothing else, as it is written down
@@ -220,6 +223,7 @@ class Drive:
             has_come = await sleep_or_cancel(self.clock, (until - self.now()) / 1e6, self.pause)
         finally:
             self._asleep -= 1
+            self.lends(False)
         has_come = has_come and await self.awakes()
         if self._rests:
             await self._rest(False)
@@ -239,6 +243,7 @@ class Drive:
     def rest_if_asleep(self) -> None:
         if self._asleep and self._asleep >= len(self.busy):
             self.fell_asleep()
+            self.lends(bool(self.state.without_outcome))
 
     # --- the loop -----------------------------------------------------------------------------------------------
 

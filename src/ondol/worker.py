@@ -83,6 +83,7 @@ class EmbeddedEngine:
         self._pending: dict[str, str] = {}  # run -> tenant, wanting a task
         self._suspects: dict[str, str] = {}  # the same, of runs that are driven alone
         self._alone: str | None = None
+        self._lent: set[str] = set()  # places of runs that wait for the deadline of a lost attempt
         self._waiting: Counter[str] = Counter()  # runs here whose tools wait for other runs: for how many
         self._awaited: Counter[str] = Counter()  # what those wait for
         self._patience: Timer | None = None
@@ -238,12 +239,13 @@ class EmbeddedEngine:
         Each run whose tool waits for others lends its slot to one of these; where all wait, to what is before those.
         """
         waiting = sum(run in self._driven for run in self._waiting)
+        slots = self.slots + len(self._lent)
         awaited = [run for run in self._awaited if run in self._pending]
-        for run in awaited[: max(0, self.slots + waiting - len(self._driven))]:
+        for run in awaited[: max(0, slots + waiting - len(self._driven))]:
             self._start(run, self._pending.pop(run))
         if self._alone is not None:
             return
-        while self._pending and len(self._driven) < max(self.slots, waiting + 1):
+        while self._pending and len(self._driven) < max(slots, waiting + 1):
             run = next(iter(self._pending))
             self._start(run, self._pending.pop(run))
         if not self._suspects and not any(d.waking for d in self._driven.values()):
@@ -279,6 +281,14 @@ class EmbeddedEngine:
         if self._alone == run:
             self._driven[run].asleep = True
             self._alone = None
+            self._start_pending()
+
+    def _lends(self, run: str, lent: bool) -> None:
+        """The deadline of a lost attempt may be far away, and after a crash many wait for theirs."""
+        if not lent:
+            self._lent.discard(run)
+        elif run in self._driven and not self._draining:
+            self._lent.add(run)
             self._start_pending()
 
     async def _awakes(self, run: str) -> bool:
@@ -338,6 +348,7 @@ class EmbeddedEngine:
             drive.progressed = functools.partial(self._progressed, run)
             drive.fell_asleep = functools.partial(self._fell_asleep, run)
             drive.awakes = functools.partial(self._awakes, run)
+            drive.lends = functools.partial(self._lends, run)
             if driven.signalled:
                 drive.signal()
             if self._draining:
@@ -410,6 +421,7 @@ class EmbeddedEngine:
 
     def _forget(self, run: str) -> None:
         self._driven.pop(run, None)
+        self._lent.discard(run)
         if self._alone == run:
             self._alone = None
 

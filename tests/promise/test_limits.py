@@ -365,6 +365,29 @@ async def test_no_more_runs_are_driven_at_once_than_the_process_may(tmp_path: Pa
         assert [(await r.result()).text for r in runs] == ["done"] * 6
 
 
+async def test_a_run_that_waits_for_a_deadline_lends_its_place_until_then(house: House) -> None:
+    """After a crash many do, and nobody knows how far away it is."""
+    agent, in_model, again = house.agent([call("mail", to="kim")], "done"), barrier(), barrier()
+    async with house.life(agent, dies_at="mail.after") as life:
+        await life.ends(life.rt.run(agent, "go", session="s", operation_id="op"))
+    plan = FaultPlan().at("model.before", nth=2, fault=in_model).at("model.before", nth=3, fault=again)
+    async with house.life(agent, limits=Limits(runs=1), plan=plan) as life:
+        waiting = await life.rt.find_run("op")
+        await house.clock.wait_for_timers()
+        assert await rest(await life.rt.start(agent, HELLO, session="t")) == "completed"
+        beside = await life.rt.start(agent, HELLO, session="t")
+        await in_model.reached.wait()
+        house.clock.advance(minutes=2)
+        await again.reached.wait()  # it goes on, and has its place again
+        behind = await life.rt.start(agent, HELLO, session="u")
+        in_model.go_on.set()
+        assert await rest(beside) == "completed"
+        assert (await behind.refresh()).status == "queued"
+        again.go_on.set()
+        assert await rest(waiting) == await rest(behind) == "completed"
+    assert house.count("mail") == 1
+
+
 async def test_a_run_whose_tool_waits_for_others_lends_one_of_them_its_place(tmp_path: Path) -> None:
     """Where all places were taken by runs that wait for others, none of them would go on before its tool's time is
     over."""
