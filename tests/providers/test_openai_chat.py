@@ -542,6 +542,24 @@ async def test_an_image_that_is_asked_about_and_refused_ends_the_run_with_the_re
     assert server.requests == 2
 
 
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        "Invalid 'content': 'content' field must be a string or an array of objects.",
+        "Invalid value for 'content': expected a string, got null.",
+    ],
+)
+async def test_who_wants_a_text_beside_calls_gets_an_empty_one_from_the_next_attempt_on(
+    server: LoopbackServer, model: PydanticAIModel, refusal: str
+) -> None:
+    said = [user("look"), Message("assistant", (ToolCall("c1", "look", {}),)), tool_result("c1", "look", "seen")]
+    server.will(fails(400, refusal))
+    with pytest.raises(ModelError) as caught:
+        await outputs(model, *said)
+    assert caught.value.kind == "unavailable"
+    assert [m["content"] for m in await sent(server, model, *said)] == ["look", "", "seen"]
+
+
 REASONING = ["hm", ""]  # so the library, once one of them has some
 REFUSED = [
     ("'messages.2' : property 'reasoning_content' is unsupported", [None, None]),

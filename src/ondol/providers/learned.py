@@ -18,7 +18,8 @@ class Learned:
     wish to be told the tokens of a stream. ``alternate``: no two messages of the user one after the other, which a note
     of the runtime is, too. ``no_system``: no message of the system. ``no_images``: no images at all. ``spoiled``: not
     these images, by their digests. ``no_reasoning``: no reasoning of earlier answers. ``all_reasoning``: no answer with
-    calls that has none, which that of another model has not.
+    calls that has none, which that of another model has not. ``worded``: none without a text, which
+    may be empty.
     """
 
     nine: bool = False
@@ -28,6 +29,7 @@ class Learned:
     no_images: bool = False
     no_reasoning: bool = False
     all_reasoning: bool = False
+    worded: bool = False
     spoiled: set[str] = field(default_factory=set)
 
     def learns(self, error: Exception, images: set[str]) -> bool:
@@ -57,6 +59,7 @@ _REFUSALS = {
         "|required for image input",
         "no_reasoning": "^(?=.*messages).*(?:reasoning.{0,80}(?:unsupported|not supported|not permitted)"
         "|(?:unsupported|not permitted|extra_forbidden).{0,200}reasoning)",
+        "worded": r"content.{0,40}(?:must be a string|should be a valid string|expected a string, got null)",
         "all_reasoning": "reasoning_content.{0,60}(?:missing|must be passed back)|missing .{0,3}reasoning_content",
     }.items()
 }

@@ -105,6 +105,12 @@ def openai_chat(model_name: str, *, timeout: float = SILENCE_SECONDS, stream: bo
             def _get_stream_options(self, model_settings: OpenAIChatModelSettings) -> Any:
                 return omit if learned.uncounted else {"include_usage": True}
 
+            def _map_model_response(self, message: Any) -> Any:
+                said = super()._map_model_response(message)
+                if learned.worded and said is not None and said.get("content") is None:
+                    said["content"] = ""
+                return said
+
             @property
             def _streamed_response_cls(self) -> type[OpenAIStreamedResponse]:
                 return EachCall
