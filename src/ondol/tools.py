@@ -404,6 +404,12 @@ class Tool(Generic[P, R]):
                     f"tool {self.name!r}: parameter {parameter.name!r} has no name that a model could use: "
                     "make it an ordinary parameter"
                 )
+            if (
+                _takes_context(self.function, parameter) and parameter.name != self._context_parameter
+            ):  # a model would be asked for it
+                raise InvalidInput(
+                    f"tool {self.name!r}: the context is the first parameter: write '{self.name}(ctx: Context, ...)'"
+                )
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
@@ -677,14 +683,16 @@ def _closure(function: Callable[..., Any]) -> dict[str, Any]:
 def _context_parameter(function: Callable[..., Any]) -> str | None:
     """The name of a first parameter that is annotated with ``Context``, or is called ``ctx``."""
     first = next(iter(inspect.signature(function).parameters.values()), None)
-    if first is None:
-        return None
-    annotation = first.annotation
-    written = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
-    is_context = annotation is Context or typing.get_origin(annotation) is Context
-    if is_context or written.split("[")[0].split(".")[-1] == "Context" or first.name == "ctx":
-        return first.name
-    return None
+    return None if first is None or not _takes_context(function, first) else first.name
+
+
+def _takes_context(function: Callable[..., Any], parameter: inspect.Parameter) -> bool:
+    annotation = parameter.annotation
+    if isinstance(annotation, str):  # whoever has a class of that name means it
+        name = annotation.split("[")[0].split(".")[-1]
+        meant = getattr(inspect.unwrap(function), "__globals__", {}).get(name)
+        annotation = Context if meant is None and name == Context.__name__ else meant
+    return annotation is Context or typing.get_origin(annotation) is Context or parameter.name == "ctx"
 
 
 def _call(

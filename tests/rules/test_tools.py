@@ -178,6 +178,26 @@ def test_a_parameter_that_a_model_cannot_name_is_refused():
         def f(*many: int) -> None: ...
 
 
+def test_a_context_that_is_not_the_first_parameter_is_refused():
+    def named(order: str, ctx): ...
+
+    def annotated(order: str, given: Context[int]): ...
+
+    for function in (named, annotated):
+        with pytest.raises(InvalidInput, match="the context is the first parameter: write '"):
+            tool(function)
+
+
+def test_a_class_of_its_own_that_is_called_context_is_an_argument_like_any_other():
+    names: dict[str, Any] = {"BaseModel": BaseModel}
+    program = """class Context(BaseModel): ...
+def f(context: 'Context', n: int): ...
+def g(n: int, context: Context): ..."""
+    exec(program, names)
+    for function in (names["f"], names["g"]):
+        assert sorted(tool(function).spec.parameters["properties"]) == ["context", "n"]
+
+
 def test_two_tools_of_one_name_are_refused():
     with pytest.raises(InvalidInput, match="two tools named"):
         Agent("a", model="script:demo", tools=[refund, refund])
