@@ -65,8 +65,8 @@ MUTANTS = (
     Mutant(
         "console: who is bound to a user is not told how much waits for others",
         "http/service.py",
-        "queries.count_open_asks, caller.tenant, caller.user)",
-        "queries.count_open_asks, caller.tenant, None)",
+        "queries.count_open_asks, caller.tenant, caller.user, limit)",
+        "queries.count_open_asks, caller.tenant, None, limit)",
         ("tests/http/console/test_pages.py::test_home_counts_what_is_behind_its_page",),
     ),
     Mutant(

@@ -347,9 +347,9 @@ def list_asks(
     return [AskRow(*r) for r in rows]
 
 
-def count_open_asks(tenant: str, user_id: str | None = None) -> Tx[dict[str, int]]:
-    """By kind."""
-    (rows,) = yield [with_conditions("ask.count_open", {"tenant": tenant}, {"user_id": user_id})]
+def count_open_asks(tenant: str, user_id: str | None, limit: int) -> Tx[dict[str, int]]:
+    """By kind; of more than ``limit`` any so many are counted."""
+    (rows,) = yield [with_conditions("ask.count_open", {"tenant": tenant, "limit": limit}, {"user_id": user_id})]
     return dict(rows)
 
 

@@ -361,10 +361,10 @@ class Service:
         )  # fmt: skip
         return page_of(rows, limit)
 
-    async def waiting(self, caller: Caller) -> Mapping[str, int]:
-        """How many asks of each kind are open."""
+    async def waiting(self, caller: Caller, limit: int) -> Mapping[str, int]:
+        """How many asks of each kind are open, of at most ``limit``."""
         caller.needs("read")
-        return await self.rt._read(queries.count_open_asks, caller.tenant, caller.user)
+        return await self.rt._read(queries.count_open_asks, caller.tenant, caller.user, limit)
 
     async def decide(self, caller: Caller, ask: str, word: Word, *, seen: str | None) -> Ask:
         """Decide an ask, once. ``seen`` is the hash of the arguments that the person saw.

@@ -502,9 +502,11 @@ SELECT {ask} FROM asks WHERE tenant = :tenant AND state = 'open'
   [after: AND n < (SELECT n FROM asks b WHERE b.tenant = :tenant AND b.id = :after)]
 ORDER BY n DESC LIMIT :limit
 
--- How many of each kind.
+-- How many of each kind, of the first so many.
 -- name: ask.count_open
-SELECT kind, count(*) FROM asks WHERE tenant = :tenant AND state = 'open' [user_id: AND user_id = :user_id] GROUP BY kind
+SELECT kind, count(*) FROM (
+  SELECT kind FROM asks WHERE tenant = :tenant AND state = 'open' [user_id: AND user_id = :user_id] LIMIT :limit) AS counted
+GROUP BY kind
 
 -- name: ask.of_effect
 SELECT {ask} FROM asks WHERE tenant = :tenant AND run = :run AND effect = :effect AND state = 'open' AND kind = :kind

@@ -22,7 +22,7 @@ from starlette.routing import Mount
 
 from ondol import Agent, ContextPolicy, Runtime, access
 from ondol.events import KINDS
-from ondol.http.console import looking, shown
+from ondol.http.console import looking, looks, shown
 from ondol.http.guard import Admission
 from ondol.testing import ManualClock, ScriptedModel
 
@@ -129,7 +129,7 @@ async def test_home_says_what_needs_a_person(at_home: House) -> None:
     assert "model_auth the script says auth" in page.text
 
 
-async def test_home_counts_what_is_behind_its_page(at_home: House) -> None:
+async def test_home_counts_what_is_behind_its_page(at_home: House, monkeypatch: pytest.MonkeyPatch) -> None:
     for said in ("pay much", "lost"):  # sixty asks, and an unknown effect behind them
         await at_home.rests(said, user="kim")
     for _ in range(9):
@@ -140,6 +140,9 @@ async def test_home_counts_what_is_behind_its_page(at_home: House) -> None:
     _, token = await access.create_token(at_home.rt, "lee", ["read"], user="lee")
     shown = (await at_home.page("/", headers={"authorization": f"Bearer {token}"})).text
     assert "0 open asks 0 unknown effects" in shown
+    monkeypatch.setattr(looks, "COUNTED", 50)
+    shown = (await at_home.page("/")).text
+    assert "50+ open asks" in shown, shown[:600]
 
 
 async def test_a_run_shows_its_steps_with_what_went_in_and_came_out(at_home: House) -> None:

@@ -26,6 +26,7 @@ from ondol.showing import called, exact, short
 
 T = TypeVar("T")
 STOPPED = ("parked", "definition_changed")  # kinds of asks: about a run, which goes on when somebody says so
+COUNTED = 1_000  # asks at most: each page shows how many there are
 THEMES = ("auto", "light", "dark")
 THEME_COOKIE = "ondol_theme"
 
@@ -50,6 +51,7 @@ class Waiting:
     asks: int = 0
     unknown: int = 0
     stopped: int = 0
+    more: str = ""  # "+" where nobody counted further
 
 
 class Looks:
@@ -95,9 +97,10 @@ class Looks:
     async def _waiting(self, caller: Caller | None) -> Waiting:
         if caller is None or not (caller.is_admin or "read" in caller.scopes):
             return Waiting()
-        of_kind = dict(await self.service.waiting(caller))
+        of_kind = dict(await self.service.waiting(caller, COUNTED))
+        more = "+" if sum(of_kind.values()) == COUNTED else ""
         unknown, stopped = of_kind.pop("unknown_effect", 0), sum(of_kind.pop(kind, 0) for kind in STOPPED)
-        return Waiting(asks=sum(of_kind.values()), unknown=unknown, stopped=stopped)
+        return Waiting(asks=sum(of_kind.values()), unknown=unknown, stopped=stopped, more=more)
 
     async def failed(self, request: Request, error: OndolError, status: int | None = None) -> Response:
         """The page of an error: what is wrong, and what mends it. ``status``: another than that of its code."""
