@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+import functools
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -42,6 +43,7 @@ def google_gemini(model_name: str, *, timeout: float = SILENCE_SECONDS, stream: 
 
         async def remember(response: httpx2.Response) -> None:
             live[asyncio.current_task()] = response
+            response.aiter_lines = functools.partial(_said, response.aiter_lines)  # type: ignore[method-assign]
 
         class OneRequest(GoogleModel):
             async def _build_content_and_config(self, *args: Any, **kwargs: Any) -> Any:
@@ -73,3 +75,11 @@ def google_gemini(model_name: str, *, timeout: float = SILENCE_SECONDS, stream: 
         f"google:{model_name}", connect, origin={"name": "google", "host": access.host}, takes=_TAKES,
         timeout=timeout, stream=stream, secret=access.key,
     )  # fmt: skip
+
+
+async def _said(lines: Callable[[], AsyncIterator[str]]) -> AsyncIterator[str]:
+    """The lines without those that only keep it open: the library takes each for a piece of the answer."""
+    async for line in lines():
+        name, colon, value = line.partition(":")
+        if not (colon and (name in ("", "event", "id", "retry") or (name == "data" and not value.strip()))):
+            yield line
