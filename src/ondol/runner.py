@@ -171,9 +171,8 @@ class Drive:
         self.suspended: RunRow | None = None
         self.progressed: Callable[[], None] = lambda: None  # called after each answer and each outcome
         self.fell_asleep: Callable[[], None] = lambda: None  # it does nothing but wait for an instant
-        self.lends: Callable[[bool], None] = lambda lent: (
-            None
-        )  # its place, while that is the deadline of a lost attempt
+        #: Its place, while that instant is the deadline of a lost attempt.
+        self.lends: Callable[[bool], None] = lambda _: None
         self.awakes: Callable[[], Awaitable[bool]] = _at_once  # before it goes on after that
         self._asleep = 0  # calls that wait for an instant
         self._rests = False  # a suspect that does nothing else, as it is written down
