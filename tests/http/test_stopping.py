@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import signal
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,18 @@ async def test_a_mounted_door_lets_the_uvicorn_above_it_stop(db: str, tmp_path: 
             assert "run.completed" not in {e.event for e in told}
         await process.wait()
     assert content(tmp_path / "done") == "done\n"
+
+
+async def test_a_server_whose_terminal_is_closed_stops_in_order(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text("from ondol import Agent\nagent = Agent('a', model='script:demo')\n")
+    program = (
+        "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # whatever these tests were started with
+        "from ondol.cli import main; main(['serve', 'app.py', '--port', '0'])"
+    )
+    async with Process(["-c", program], cwd=tmp_path) as process:
+        await process.line("serving a on", 50)
+        os.kill(process.pid, signal.SIGHUP)
+        assert await process.wait() == 0
 
 
 def test_an_address_for_others_needs_a_token(tmp_path: Path) -> None:

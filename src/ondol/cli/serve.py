@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -52,6 +53,8 @@ async def serve(
     runtime = load_runtime(app, cli.named_db)
     cli.works_on(runtime._store)
     serving = _serving()
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # (nohup) a terminal that is closed asks to stop, too
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, signal.raise_signal, signal.SIGTERM)
 
     def ready(address: str) -> None:
         print(f"serving {', '.join(runtime.agents) or 'no agent'} on {address}", flush=True)
@@ -103,8 +106,9 @@ def _restart_on_save(command: list[str], fd: int, folder: Path) -> int:
     """The child is asked to stop, which brings its runs to a boundary; the next one goes on with them. The socket
     stays open meanwhile, so that nobody is refused."""
     stopping = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopping.set())
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda *_: stopping.set())
     before = dict(_saved(folder))
     child = subprocess.Popen(command, pass_fds=[fd])
     code = 0
