@@ -1233,6 +1233,13 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "steps: one that is not awaited was not made",
+        "steps.py",
+        "                if self._unawaited and isinstance(said, Returned):",
+        "                if False:",
+        ("tests/promise/test_steps.py::test_a_step_that_is_not_awaited_was_not_made_and_the_model_is_told",),
+    ),
+    Mutant(
         "poison: who only waits is not parked for what others do to the process",
         "runner.py",
         "                await self._rest(True)",

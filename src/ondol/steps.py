@@ -9,13 +9,13 @@ memory.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ondol import effects, journal, lifecycle, messages, values
-from ondol.attempts import AttemptEnd, Raised, Stopped, TimedOut, awaited
+from ondol.attempts import AttemptEnd, Raised, Returned, Stopped, TimedOut, awaited
 from ondol.cancellation import CancelToken, InFlight, begin
 from ondol.clock import Clock, from_micros
 from ondol.effects import Effect
@@ -39,6 +39,8 @@ _ONE_BY_ONE = (
     "ctx.call and ctx.ask, so that they come in the same order again"
 )
 
+_NOT_AWAITED = "a step of it was not awaited, and so not done: write 'await ctx.call(...)' and 'await ctx.ask(...)'"
+
 
 class Body:
     """The running body: what it says next, and what it is told.
@@ -55,6 +57,7 @@ class Body:
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False  # nobody listens any more
         self._left_early = False  # it stopped waiting for an answer
+        self._unawaited = 0  # steps that it wanted, and did not await
 
     def start(self, tool: Tool[..., Any], ctx: Context[Any], arguments: Mapping[str, Any]) -> None:
         async def run() -> None:
@@ -66,8 +69,13 @@ class Body:
         if not self._said.done():
             self._said.set_result(said)
 
-    async def step(self, wanted: Wanted) -> Any:
-        """``ctx.call`` and ``ctx.ask``, as the body awaits them."""
+    def step(self, wanted: Wanted) -> Awaitable[Any]:
+        """``ctx.call`` and ``ctx.ask``, for the body to await."""
+        self._unawaited += 1
+        return self._step(wanted)
+
+    async def _step(self, wanted: Wanted) -> Any:
+        self._unawaited -= 1
         if asyncio.current_task() is not self._task:
             raise InvalidInput(_ONE_BY_ONE)
         if self._is_closed or self._left_early:
@@ -92,6 +100,8 @@ class Body:
                 said, self._said = self._said.result(), asyncio.get_running_loop().create_future()
                 if self._left_early:
                     return Raised(f"it did not wait for a step of its own: {_ONE_BY_ONE}", not_done=False)
+                if self._unawaited and isinstance(said, Returned):
+                    return Raised(_NOT_AWAITED, not_done=False)
                 return said
 
     def tell(self, outcome: Given | Refused) -> None:

@@ -128,7 +128,7 @@ class StepCall:
 class Steps(Protocol):
     """What stands behind ``ctx.call`` and ``ctx.ask``. Only the body of a tool of steps has it."""
 
-    async def step(self, wanted: StepCall | Question) -> Any:
+    def step(self, wanted: StepCall | Question) -> Awaitable[Any]:
         """The recorded outcome, once there is one. Raises CallFailed, InvalidInput; Suspended to unwind the body."""
         ...
 

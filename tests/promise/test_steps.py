@@ -488,6 +488,22 @@ async def test_in_any_other_class_a_call_raises_before_anything_happens(
     house.checked = False  # this tool writes to no ledger
 
 
+@pytest.mark.filterwarnings("ignore:coroutine 'Body._step' was never awaited:RuntimeWarning")
+async def test_a_step_that_is_not_awaited_was_not_made_and_the_model_is_told(house: House) -> None:
+    async def body(ctx: Context[Any]) -> str:
+        await ctx.call(letter, to="kim")
+        ctx.call(refund, order="1")
+        return "both done"
+
+    agent = house.agent(TASK, "sorry", tools=[steps(body)])
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert await rest(run) == "completed"
+        assert await states(run) == [("task", "failed", 0), ("letter", "succeeded", 1)]
+    assert "a step of it was not awaited" in str(told(house).value)
+    assert "(done by then: letter)" in str(told(house).value)
+
+
 async def test_calls_beside_each_other_are_refused_before_anything_happens(house: House) -> None:
     async def body(ctx: Context[Any]) -> str:
         with pytest.raises(InvalidInput, match="one thing after the other"):
