@@ -35,6 +35,13 @@ def go_on(run: str, name: str, cwd: Path) -> Done:
     return command("runs", "resume", run, "--app", app(name), cwd=cwd)
 
 
+def test_a_value_that_looks_like_an_option_is_told_where_to_stand(tmp_path: Path) -> None:
+    done = ondol("asks", "answer", "a_1", "-5", cwd=tmp_path)
+    assert (done.code, "stands behind '--'" in done.err) == (2, True)
+    assert ondol("asks", "answer", "a_1", "--", "-5", cwd=tmp_path).code == 4
+    assert "--session" in ondol("run", app("hello"), "hi", "--sesion", "s", cwd=tmp_path).err
+
+
 def test_an_ask_is_shown_in_full_and_approved_once(cwd: Path) -> None:
     run, ask = wait_for_approval(cwd)
     shown = command("asks", "show", ask, cwd=cwd)
