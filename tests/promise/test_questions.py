@@ -385,11 +385,11 @@ async def test_a_question_that_is_open_when_its_run_is_cancelled_is_closed(house
     agent = house.agent(TASK, "done", tools=[asks(default="x", expires=timedelta(days=2))])
     async with house.life(agent) as life:
         run, ask = await asked(life.rt, agent)
+        await house.clock.wait_for_timers()
         await run.cancel(by="kim")
         assert await rest(await run.refresh()) == "cancelled"
         with pytest.raises(AskClosed):
             await ask.answer("late", by="lee")
-        await house.clock.wait_for_timers()
         house.clock.advance(days=3)
         life.engine.changed()
         later = await life.rt.start(agent, HELLO, session="s", operation_id="later")
