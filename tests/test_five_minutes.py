@@ -25,6 +25,7 @@ PATIENCE = 20_000  # milliseconds in which a page must show what happened
 IN_A_BROWSER = "### In a browser"
 
 
+@pytest.mark.long
 def test_five_minutes_from_pip_install_to_an_unknown_effect_settled_in_the_browser(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -607,6 +607,7 @@ for name, (weight, _) in RULES.items():
         setattr(Machine, f"{name}_{again}", _rule(name))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("half", [3, 4])  # these come to all that is asked for at the end
 def test_hypothesis_finds_no_way_to_break_a_promise(half: int) -> None:
     class Half(Machine):
