@@ -236,7 +236,8 @@ class Drive:
 
     def went_on(self) -> None:
         """The step that processes died at is behind it."""
-        self.claim = self.claim._replace(deaths=0)
+        if self.claim.deaths:
+            self.claim = self.claim._replace(deaths=0)
         self.progressed()
 
     def rest_if_asleep(self) -> None:

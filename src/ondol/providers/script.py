@@ -21,6 +21,7 @@ from ondol.model import Answer, Delta, ModelOutput, ModelRequest
 _CHARS_PER_TOKEN = 4  # a rough measure, but the same every time
 _IMAGE_TOKENS = 1500  # about what providers count for a large image
 _DELTAS = 3  # pieces in which a text is streamed
+_PARTS = (str, *get_args(Part))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +157,7 @@ def _checked(entry: Entry) -> Entry:
     if isinstance(entry, ScriptedError):
         return entry
     for part in entry.parts if isinstance(entry, Truncated) else _sequence(entry):
-        if not isinstance(part, (str, *get_args(Part))):
+        if not isinstance(part, _PARTS):
             raise InvalidInput(
                 f"{part!r} is no answer of a script: give a text, call(...), error(...), or a list of parts"
             )
