@@ -236,9 +236,10 @@ async def test_behind_a_run_that_waits_for_a_person_it_queues(house: House) -> N
 
 @pytest.mark.parametrize("other", ["agent", "user", "cancelled"])
 async def test_a_run_of_another_agent_or_user_or_one_that_stops_is_not_joined(house: House, other: str) -> None:
-    agent, place = house.agent([LETTER], "done"), barrier()
+    agent, place, ending = house.agent([LETTER], "done"), barrier(), barrier()
     second = house.agent("done", name="b", said="not used")
-    async with house.life(agent, second, plan=FaultPlan().at("letter.before", fault=place)) as life:
+    plan = FaultPlan().at("letter.before", fault=place).at("end.before", fault=ending)
+    async with house.life(agent, second, plan=plan) as life:
         host = await go(life, agent, user="kim")
         await place.reached.wait()
         if other == "cancelled":
@@ -248,6 +249,7 @@ async def test_a_run_of_another_agent_or_user_or_one_that_stops_is_not_joined(ho
         )
         assert (queued.status, queued.host) == ("queued", None)
         place.go_on.set()
+        ending.go_on.set()
         assert await rest(host) == ("cancelled" if other == "cancelled" else "completed")
         assert (await queued.result()).text == "hello to you"
 
