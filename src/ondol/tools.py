@@ -404,9 +404,7 @@ class Tool(Generic[P, R]):
                     f"tool {self.name!r}: parameter {parameter.name!r} has no name that a model could use: "
                     "make it an ordinary parameter"
                 )
-            if (
-                _takes_context(self.function, parameter) and parameter.name != self._context_parameter
-            ):  # a model would be asked for it
+            if parameter.name != self._context_parameter and _takes_context(self.function, parameter):
                 raise InvalidInput(
                     f"tool {self.name!r}: the context is the first parameter: write '{self.name}(ctx: Context, ...)'"
                 )
