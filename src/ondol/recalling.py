@@ -58,7 +58,8 @@ class RunMemory:
         chosen: list[tuple[Any, ...]] = []
         methods: list[str] = []
         for fact, text, hit, by in await self.find(request, _FOUND):
-            one = (fact.id, text, hit.score, " ".join(t.rstrip(terms.END) for t in hit.terms), bool(fact.untrusted))
+            by_terms = " ".join(t.rstrip(terms.END) for t in hit.terms)
+            one = (fact.id, values.valid(text), hit.score, by_terms, bool(fact.untrusted))
             size = len(context.recalled_text([*chosen, one]))
             if size <= room and len(chosen) < _MOST_SHOWN:
                 chosen.append(one)

@@ -31,6 +31,7 @@ from ondol import (
     Text,
     ToolCall,
     tool,
+    values,
 )
 from ondol.errors import ModelError, StoreCorrupt
 from ondol.histories import History, HistoryCache
@@ -300,6 +301,19 @@ async def test_a_text_with_nul_is_remembered_as_it_is(db: str) -> None:
         await rt.memory.add("tea\0pot", **KIM)
         assert await remembered(rt) == ["tea\0pot"]
         assert [f.text for f in await rt.memory.search("pot", **KIM)] == ["tea\0pot"]
+
+
+@pytest.mark.both_stores
+@pytest.mark.parametrize("fact", ["a tea\0pot", "a teapot \ud83d"])
+async def test_a_fact_that_no_provider_would_take_is_shown_as_one_that_they_take(db: str, fact: str) -> None:
+    friend = rememberer()
+    async with runtime(db, friend) as rt:
+        await rt.memory.add(fact, **KIM)
+        assert await remembered(rt) == [fact]
+        run = await rt.start(friend, "a teapot?", user="kim")
+        await run.result()
+        assert values.valid(fact) in system(friend)
+        assert (await rt.context(run.id)).matches
 
 
 async def test_a_run_without_a_user_is_refused_before_anything_is_stored(db: str) -> None:
