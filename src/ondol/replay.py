@@ -42,13 +42,15 @@ class Member(NamedTuple):
 
 class Family(NamedTuple):
     """All that a verdict looks at: the run in question, its family (the oldest first), the stored input of the run
-    (None when it was erased) and of what joined it, and the names of their attachments that are gone."""
+    (None when it was erased) and of what joined it, the names of their attachments that are gone, and the effects that
+    stay unknown, since a person gave them up."""
 
     run: RunRow
     members: tuple[Member, ...]
     input: str | None
     steers: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
+    given_up: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +127,7 @@ def verdict(family: Family) -> ReplayVerdict:
     others = [e for m in family.members if m.run.id != run.id for e in m.effects if e.is_write and e.attempt > 0]
     return ReplayVerdict(
         run=run.id, kind=kind, reasons=reasons, time_zone=run.zone, accepted_at=clock.from_micros(run.accepted_at),
-        effects=tuple(_line(e, guarded=started > 0) for e in (*own, *others)),
+        effects=tuple(_line(e, started > 0, e.id in family.given_up) for e in (*own, *others)),
     )  # fmt: skip
 
 
@@ -143,7 +145,9 @@ def _blockers(family: Family) -> Iterator[str]:
             yield f"run {run.id} is {run.state}: {_UNFINISHED.get(run.state, 'wait for it, or cancel it')}"
             continue
         for effect in effects:
-            if effect.state in ("started", "unknown"):
+            if effect.id in family.given_up:
+                yield f"whether {effect.tool} of run {run.id} happened was given up and stays unknown: begin a new run"
+            elif effect.state in ("started", "unknown"):
                 how = f"ondol effects resolve {effect.id} --happened|--not-happened --evidence TEXT --by NAME"
                 yield f"{effect.tool} of run {run.id} may have happened: settle it ({how})"
         if not kept and run.id != family.run.id and any(e.is_write and e.attempt > 0 for e in effects):
@@ -156,11 +160,12 @@ _UNFINISHED = {
 }
 
 
-def _line(effect: EffectRow, *, guarded: bool) -> ReplayEffect:
+def _line(effect: EffectRow, guarded: bool, given_up: bool) -> ReplayEffect:
     at = effect.ended_at or effect.started_at
     return ReplayEffect(
         id=effect.id, run=effect.run, tool=effect.tool, effect=effect.effect, state=effect.state,
-        at=None if at is None else clock.from_micros(at), do=_what_a_replay_does(effect, guarded),
+        at=None if at is None else clock.from_micros(at),
+        do="blocks, since it was given up" if given_up else _what_a_replay_does(effect, guarded),
     )  # fmt: skip
 
 

@@ -130,6 +130,19 @@ def test_giving_up_fails_the_run(cwd: Path) -> None:
     assert (done.code, "unknown_effect" in done.err) == (1, True)
 
 
+def test_what_was_given_up_is_shown_as_that_and_nobody_is_told_to_settle_it(cwd: Path) -> None:
+    run, effect = lose(cwd)
+    assert "effects resolve" in command("effects", "show", effect, cwd=cwd).out
+    assert command("doctor", cwd=cwd).code == 1
+    command("effects", "resolve", effect, "--give-up", "--evidence", "nobody knows", cwd=cwd)
+    go_on(run, "losing", cwd)
+    shown = command("effects", "show", effect, cwd=cwd)
+    assert (shown.code, "it was given up" in shown.out, "effects resolve" in shown.out) == (0, True, False)
+    replay = command("runs", "replay", run, "--dry-run", cwd=cwd).out
+    assert ("was given up and stays unknown" in replay, "settle" in replay) == (True, False)
+    assert command("doctor", cwd=cwd).code == 0
+
+
 def test_what_is_not_there_is_not_found(cwd: Path) -> None:
     wait_for_approval(cwd)
     for words in (

@@ -250,7 +250,8 @@ async def test_a_session_that_is_deleted_with_its_runs_begins_none_of_those_that
     house.checked = False  # the journal of a deleted session is gone
 
 
-async def test_a_session_is_not_deleted_while_nobody_knows_whether_an_effect_happened(house: House) -> None:
+@pytest.mark.parametrize("word", ["happened", "give_up"])
+async def test_a_session_is_not_deleted_while_nobody_said_whether_an_effect_happened(house: House, word: str) -> None:
     agent = house.agent([call("letter", to="kim")], "done")
     await house.dies(agent, "letter.after")
     async with house.life(agent) as life:
@@ -261,7 +262,7 @@ async def test_a_session_is_not_deleted_while_nobody_knows_whether_an_effect_hap
         with pytest.raises(SessionBusy, match=rf"{effect.id} .* may have happened: settle it") as busy:
             await life.rt.delete_session("s", by="lee")
         assert busy.value.run == run.id
-        await (await the_ask(run, "unknown_effect")).happened(by="lee")
+        await getattr(await the_ask(run, "unknown_effect"), word)(by="lee")
         await life.rt.delete_session("s", by="lee")
     house.checked = False  # the journal of a deleted session is gone
 

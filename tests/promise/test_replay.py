@@ -152,6 +152,26 @@ async def test_an_unknown_effect_blocks_until_it_is_settled(house: House) -> Non
         assert result.value == "sent, says the post office"
 
 
+async def test_an_unknown_effect_that_was_given_up_blocks_for_good_and_says_so(house: House) -> None:
+    @tool
+    async def lose(ctx: Any, to: str) -> str:
+        house.happened(ctx.idempotency_key, "lose", to=to)
+        raise ConnectionError("no answer")
+
+    agent = house.agent([call("lose", to="kim")], "done", tools=[lose])
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert await rest(run) == "waiting"
+        await (await the_ask(run, "unknown_effect")).give_up("the post office has closed down", by="lee")
+        assert await rest(run) == "failed"
+        why = f"whether lose of run {run.id} happened was given up and stays unknown: begin a new run"
+        with pytest.raises(ReplayUnsafe, match=why) as refused:
+            await life.rt.replay(run, force=LEE)
+        assert refused.value.verdict.effects[0].do == "blocks, since it was given up"
+        with pytest.raises(ReplayUnsafe, match=why):
+            await life.rt.fork(run, at_step=1)
+
+
 async def test_what_did_not_happen_after_all_asks_first(house: House) -> None:
     @tool
     async def lose(ctx: Any, to: str) -> str:

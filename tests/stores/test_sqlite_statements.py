@@ -30,7 +30,7 @@ BY_INDEX = {
     "run.hold": ["runs (tenant=? AND id=?)"],
     "signal.unread": ["signals (tenant=? AND run=?)"],
     "effect.of_run": ["effects (tenant=? AND run=?)"],
-    "effect.unknown_in_session": ["effects (tenant=? AND session=?)"],
+    "ask.unknown_in_session": ["asks (tenant=? AND session=?)"],
     "message.of_run": ["messages (tenant=? AND run=?)"],
 }
 #: These look for few rows among all of a tenant: the index that holds nothing but those.

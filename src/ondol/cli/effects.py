@@ -14,7 +14,7 @@ from ondol.cli.output import Column, when
 from ondol.cli.runs import say_who_drives
 from ondol.cli.surface import After, By, Cli, Ids, Limit, noun, verb
 from ondol.effects import EffectState
-from ondol.errors import InvalidInput
+from ondol.errors import InvalidInput, NotFound
 from ondol.handles import Effect
 from ondol.runtime import Runtime
 from ondol.showing import called
@@ -85,8 +85,15 @@ async def _print(cli: Cli, rt: Runtime, effect: Effect, zone: str | None) -> Non
     ])  # fmt: skip
     if effect.state == "unknown":
         cli.out.line()
-        for command in deciding(cli, await rt.unknown_ask(effect.id)):
-            cli.out.line(f"  {command}")
+        for line in await _how_to_settle(cli, rt, effect):
+            cli.out.line(f"  {line}")
+
+
+async def _how_to_settle(cli: Cli, rt: Runtime, effect: Effect) -> list[str]:
+    try:
+        return deciding(cli, await rt.unknown_ask(effect.id))
+    except NotFound:
+        return ["it stays unknown: it was given up, or its session was deleted"]
 
 
 def _where_result_is(cli: Cli, effect: Effect) -> str | None:

@@ -121,7 +121,7 @@ async def _next(cli: Cli, rt: Runtime, verdict: ReplayVerdict) -> str:
         case "guarded":
             return f"needs --force --by NAME --why TEXT. To go on from a step instead: {fork}"
         case _:
-            return "it is refused until that is settled"
+            return "it is refused as long as that is so"
 
 
 async def _behind_writes(rt: Runtime, run: str) -> int:

@@ -32,7 +32,18 @@ def read_family(tenant: str, run_id: str) -> Tx[Family]:
     done = [EffectRow(*r) for r in effects]
     members = [Member(RunRow(*row), bool(kept), tuple(e for e in done if e.run == row[1])) for *row, kept in runs]
     gone = tuple(a.name for a, b in zip(attached, blobs, strict=True) if not b)
-    return Family(run, tuple(members), asked[0] if asked else None, tuple(asked[1:]), gone)
+    given_up = yield from _given_up(tenant, [e for e in done if e.state == "unknown"])
+    return Family(run, tuple(members), asked[0] if asked else None, tuple(asked[1:]), gone, given_up)
+
+
+def _given_up(tenant: str, unknown: Sequence[EffectRow]) -> Tx[frozenset[str]]:
+    """Those about which nobody is asked any more."""
+    if not unknown:
+        return frozenset()
+    open_asks = yield [
+        ("ask.of_effect", {"tenant": tenant, "run": e.run, "effect": e.id, "kind": "unknown_effect"}) for e in unknown
+    ]
+    return frozenset(e.id for e, asks in zip(unknown, open_asks, strict=True) if not asks)
 
 
 def _is_asked(message: Message) -> bool:

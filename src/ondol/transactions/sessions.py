@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ondol import checksums, ids, pins, usage
+from ondol import checksums, pins, usage
 from ondol.errors import NotFound, RevisionConflict, SessionBusy
 from ondol.records import SessionRow
 from ondol.transactions.indexing import forget_session
@@ -136,7 +136,7 @@ def delete_session(
     rows, unfinished, unknown, parked = yield [
         ("session.get", of_session),
         ("run.unfinished_in_session", of_session),
-        ("effect.unknown_in_session", of_session),
+        ("ask.unknown_in_session", of_session),
         ("run.parked_in_session", of_session),
     ]
     found = SessionRow(*rows[0]) if rows else None
@@ -149,7 +149,7 @@ def delete_session(
     if parked:
         raise SessionBusy(session, parked[0][0], "parked")
     if unknown and not with_unknown:
-        raise SessionBusy(session, unknown[0][0], "ended", ids.effect_id(*unknown[0]))
+        raise SessionBusy(session, unknown[0][0], "ended", unknown[0][1])
     yield from _orphan(tenant, session)
     unsearched = yield from forget_session(tenant, session)
     if unsearched:

@@ -461,9 +461,6 @@ WHERE r.tenant = :tenant AND r.session = :session AND r.told <> 1 AND r.state <>
   AND e.attempt > 0 AND e.effect <> 'read' AND (e.told IS NULL OR e.told <> e.state)
 ORDER BY r.n, e.ordinal LIMIT :limit
 
--- name: effect.unknown_in_session
-SELECT run, ordinal FROM effects WHERE tenant = :tenant AND session = :session AND state = 'unknown' LIMIT 1
-
 -- name: effect.erase
 UPDATE effects SET arguments = '{}', reason = NULL, warning = NULL, evidence = NULL, told = state,
   blob = NULL, size = NULL
@@ -510,6 +507,10 @@ GROUP BY kind
 
 -- name: ask.of_effect
 SELECT {ask} FROM asks WHERE tenant = :tenant AND run = :run AND effect = :effect AND state = 'open' AND kind = :kind
+
+-- name: ask.unknown_in_session
+SELECT run, effect FROM asks WHERE tenant = :tenant AND session = :session AND state = 'open' AND kind = 'unknown_effect'
+LIMIT 1
 
 -- name: ask.approvals
 SELECT {ask} FROM asks WHERE tenant = :tenant AND session = :session AND kind = 'approval' AND state IN ('decided', 'expired')
