@@ -54,7 +54,7 @@ def session_of(there: Any, body: Mapping[str, Any]) -> Session:
     known = {
         "tenant": DEFAULT_TENANT, "id": body["id"], "revision": body["revision"], "title": body["title"],
         "state": values.dumps(body["state"]), "created_at": at, "updated_at": at, "zone": body["time_zone"],
-        "parent": body["parent"], "parent_until": 1 if body["orphaned"] else None, "user_id": body["user"],
+        "parent": body["parent"], "orphaned": int(body["orphaned"]), "user_id": body["user"],
         "pins": pins.dumps(_pins(body["pins"])),
     }  # fmt: skip
     numbers = ("next_message", "next_place")

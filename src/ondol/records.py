@@ -90,6 +90,7 @@ class SessionRow(NamedTuple):
     zone: str | None
     parent: str | None
     parent_until: int | None
+    orphaned: int
     state_sum: int | None
     user_id: str | None
     seen: str | None
@@ -150,8 +151,8 @@ class SessionRow(NamedTuple):
 
     @property
     def is_orphan(self) -> bool:
-        """Its first messages were in a session that was erased."""
-        return self.parent is None and bool(self.parent_until)
+        """Some of its first messages were in a session that was erased."""
+        return bool(self.orphaned)
 
 
 class EffectRow(NamedTuple):

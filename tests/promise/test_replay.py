@@ -673,9 +673,30 @@ async def test_when_the_first_session_is_erased_the_new_one_lacks_that_part_and_
             assert "before it" not in [m.text for m in house.requests[-1].messages]  # nor in this process's memory
         orphan = await life.rt.get_session(again.session)
         assert (orphan.parent, orphan.orphaned) == (None, True)
-        assert (await life.rt.get_session(below.session)).parent == again.session
-        seen = await life.rt.context(again.id, 1)
-        assert (seen.matches, seen.incomplete) == (False, True)
+        lower = await life.rt.get_session(below.session)
+        assert (lower.parent, lower.orphaned) == (again.session, True)
+        lowest = await replayed(life, below)  # made when that part was gone already
+        assert (await life.rt.get_session(lowest.session)).orphaned
+        for run in (again, below, lowest):
+            seen = await life.rt.context(run.id, 1)
+            assert (seen.matches, seen.incomplete) == (run is lowest, True)
+    house.checked = False
+
+
+async def test_a_deleted_session_that_went_on_from_another_begins_anew_with_nothing(house: House) -> None:
+    async with house.life(house.agent()) as life:
+        await ends(life, house, "before it", said="one", operation_id="one")
+        first = await ends(life, house, "done")
+        again = await replayed(life, first)
+        house.answers("go", error("rejected"))
+        unanswered = await life.rt.fork(first, at_step=1)
+        await rest(unanswered)
+        for run in (again, unanswered):
+            await (await life.rt.get_session(run.session)).delete()
+            await ends(life, house, HELLO, said=HELLO, operation_id=f"to {run.id}", session=run.session)
+            assert await texts(life, run.session) == [HELLO, HELLO]
+            assert [m.text for m in house.requests[-1].messages][1:] == [HELLO]
+            assert (await life.rt.get_session(run.session)).parent is None
     house.checked = False
 
 

@@ -11,7 +11,7 @@ import pytest
 from faulty_disk import faulty_disk
 
 from ondol.errors import StoreCorrupt, StoreError, StoreFull, StoreTooNew
-from ondol.queries import get_meta, list_effects
+from ondol.queries import get_meta, get_session, list_effects
 from ondol.stores.migrations import migrations
 from ondol.stores.sqlite import SqliteStore
 from ondol.stores.sqlite_admin import check, migrate
@@ -111,6 +111,30 @@ async def test_effects_of_the_first_version_are_listed_in_the_order_of_their_run
             )
     store = await opened(file)
     assert [e.run for e in await store.read(list_effects, "t")] == ["r_a", "r_c", "r_b"]
+    await store.close()
+
+
+async def test_forks_of_forks_of_a_session_that_an_older_version_deleted_say_that_a_part_is_erased(
+    tmp_path: Path,
+) -> None:
+    file = at_version(tmp_path / "old.db", 14)
+    sessions = [
+        ("deleted", None, None, 1), ("fork", None, 2, None), ("below", "fork", 4, None), ("lowest", "below", 6, None),
+        ("deleted fork", "other", 2, 1), ("other", None, None, None), ("whole", "other", 2, None),
+        ("of the first run", None, 0, None),
+    ]  # fmt: skip
+    with closing(apsw.Connection(str(file))) as connection:
+        connection.execute("INSERT INTO tenants VALUES ('t')")
+        connection.executemany(
+            """
+            INSERT INTO sessions (tenant, id, revision, state, next_message, next_place, created_at, updated_at,
+              parent, parent_until, deleted_at)
+            VALUES ('t', ?1, 0, '{}', 9, 2, 1, 1, ?2, ?3, ?4)""",
+            sessions,
+        )
+    store = await opened(file)
+    found = {id: await store.read(get_session, "t", id) for id, *_, deleted in sessions if not deleted}
+    assert {id for id, row in found.items() if row.is_orphan} == {"fork", "below", "lowest"}
     await store.close()
 
 

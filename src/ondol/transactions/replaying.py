@@ -227,8 +227,8 @@ def _branch(new: NewReplay | NewFork, of: RunRow, until: int | None, at: int) ->
         taken = [("compaction.insert", {"tenant": of.tenant, "session": session, "made": until, **seen})]
     pins = parent.checked_pins()
     branch = {
-        "tenant": of.tenant, "session": session, "parent": of.session, "until": until, "at": at, "state": state,
-        "state_sum": checksums.of_content(SessionRow.what_is_kept(session), state),
+        "tenant": of.tenant, "session": session, "parent": of.session, "until": until, "orphaned": parent.orphaned,
+        "at": at, "state": state, "state_sum": checksums.of_content(SessionRow.what_is_kept(session), state),
         "zone": new.zone or parent.zone, "owner": of.user_id or None, **seen, "pins": pins,
         "pins_sum": pins and checksums.of_content(SessionRow.what_is_pinned(session), pins),
     }  # fmt: skip

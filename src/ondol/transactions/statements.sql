@@ -284,16 +284,18 @@ WHERE tenant = :tenant AND session = :session AND base >= :until AND state_befor
 
 -- name: session.branch
 INSERT INTO sessions (tenant, id, revision, state, state_sum, next_message, next_place, zone, created_at, updated_at, parent,
-  parent_until, user_id, seen, seen_sum, pins, pins_sum)
-VALUES (:tenant, :session, 0, :state, :state_sum, :until, 1, :zone, :at, :at, :parent, :until, :owner, :seen, :seen_sum,
-  :pins, :pins_sum)
+  parent_until, orphaned, user_id, seen, seen_sum, pins, pins_sum)
+VALUES (:tenant, :session, 0, :state, :state_sum, :until, 1, :zone, :at, :at, :parent, :until, :orphaned, :owner, :seen,
+  :seen_sum, :pins, :pins_sum)
 
 -- name: session.orphan
-UPDATE sessions SET parent = NULL, created_at = created_at + 1, seen = NULL, seen_sum = NULL
+UPDATE sessions SET parent = NULL, orphaned = CASE WHEN parent_until > 0 THEN 1 ELSE 0 END, created_at = created_at + 1,
+  seen = NULL, seen_sum = NULL
 WHERE tenant = :tenant AND parent = :session RETURNING id
 
 -- name: session.orphan_below
-UPDATE sessions SET created_at = created_at + 1, seen = NULL, seen_sum = NULL
+UPDATE sessions SET orphaned = (SELECT p.orphaned FROM sessions p WHERE p.tenant = :tenant AND p.id = :session),
+  created_at = created_at + 1, seen = NULL, seen_sum = NULL
 WHERE tenant = :tenant AND parent = :session RETURNING id
 
 -- name: session.again
@@ -370,7 +372,7 @@ SELECT DISTINCT user_id FROM runs WHERE tenant = :tenant AND session = :session
 
 -- name: session.delete
 UPDATE sessions SET revision = revision + 1, state = '{}', state_sum = NULL, title = NULL, seen = NULL, seen_sum = NULL,
-  pins = NULL, pins_sum = NULL, deleted_at = :at, updated_at = :at
+  pins = NULL, pins_sum = NULL, parent = NULL, parent_until = NULL, orphaned = 0, deleted_at = :at, updated_at = :at
 WHERE tenant = :tenant AND id = :session
 
 -- name: tenant.insert
