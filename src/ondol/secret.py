@@ -8,12 +8,14 @@ a secret stands, ``[secret]`` is written instead.
 from __future__ import annotations
 
 import base64
+import contextlib
 import html
 import json
 import logging
 import os
 import re
 import string
+import sys
 import traceback
 from typing import Any, NoReturn
 
@@ -109,15 +111,40 @@ def redact(encoded: Any) -> Any:
             return encoded
 
 
-def logger(name: str) -> logging.Logger:
+def logger(name: str) -> Log:
     """The logger of that name, whose records hold no secrets: not in the message, nor in the traceback."""
     log = logging.getLogger(name)
-    if not any(f is _redacted for f in log.filters):
-        log.addFilter(_redacted)
-    return log
+    if not any(f is _prepared for f in log.filters):
+        log.addFilter(_prepared)
+    return Log(log, {})
 
 
-def _redacted(record: logging.LogRecord) -> bool:
+class Log(logging.LoggerAdapter[logging.Logger]):
+    """A logger that reaches no further than the log.
+
+    Handlers, filters and the making of records are the application's, and may raise. What was done is done all the
+    same: whoever says so here must not take it for failed.
+    """
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        if not self.isEnabledFor(level):
+            return
+        fields = {_GIVEN: kwargs.pop("extra", None) or {}}
+        try:
+            self.logger.log(level, msg, *args, extra=fields, stacklevel=2, **kwargs)
+        except Exception:  # of whoever listens: said as handlers say it
+            if logging.raiseExceptions and sys.stderr is not None:
+                with contextlib.suppress(OSError, ValueError):  # it is closed
+                    sys.stderr.write(redact(traceback.format_exc()))
+
+
+_GIVEN = "_ondol"  # of a record: its fields, until it is made
+
+
+def _prepared(record: logging.LogRecord) -> bool:
+    """An application that puts a ``tenant`` or a ``session`` on all records would not let us give it one as we make
+    it."""
+    record.__dict__.update(record.__dict__.pop(_GIVEN, {}))
     if _pattern is not None:
         record.msg, record.args = redact(record.getMessage()), None
         if record.exc_info and record.exc_info[0] is not None:

@@ -105,6 +105,49 @@ async def test_a_warning_about_a_run_names_it_in_fields(db: str, caplog: pytest.
     assert (record.levelname, fields(record)) == ("WARNING", ("default", run.id, "s", "k"))
 
 
+@pytest.mark.parametrize("part", ["filter", "handler"])
+async def test_what_listens_to_the_log_and_raises_breaks_nothing(
+    house: House, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str], part: str
+) -> None:
+    def breaks(*_: Any) -> bool:
+        raise RuntimeError("the disk of the log is full")
+
+    caplog.set_level(logging.DEBUG, "ondol")
+    log, handler = logging.getLogger("ondol.journal"), logging.NullHandler()
+    handler.handle = breaks  # type: ignore[method-assign]
+    agent = house.agent([call("letter", to="kim")], "done", tools=[letter])
+    try:
+        log.addFilter(breaks) if part == "filter" else log.addHandler(handler)
+        async with house.life(agent) as life:
+            run = await life.rt.start(agent, "go", session="s", operation_id="op")
+            assert await rest(run) == "completed"
+    finally:
+        log.removeFilter(breaks)
+        log.removeHandler(handler)
+    assert house.count("letter") == 1
+    assert "the disk of the log is full" in capsys.readouterr().err
+
+
+async def test_an_application_may_name_a_tenant_on_all_of_its_records(
+    db: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = logging.getLogRecordFactory()
+
+    def of_the_application(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        made = make(*args, **kwargs)
+        made.__dict__.update(tenant="theirs", run=7, session=None)
+        return made
+
+    monkeypatch.setattr(logging, "_logRecordFactory", of_the_application)
+    caplog.set_level(logging.INFO, "ondol")
+    agent = Agent("a", model=ScriptedModel(["hello"]))
+    async with Runtime(db, agents=[agent]) as rt:
+        run = await rt.start(agent, "hi", session="s", operation_id="k")
+        await run.result()
+    assert {fields(r) for r in journal(caplog)} == {("default", run.id, "s", "k")}
+    assert {r.funcName for r in journal(caplog)} == {"_say"}
+
+
 # --- formatters -------------------------------------------------------------------------------------------------
 
 
