@@ -2219,6 +2219,13 @@ MUTANTS = (
         ("tests/stores/test_postgres_commit.py",),
     ),
     Mutant(
+        "postgresql: who comes second to migrate sees what the first one did",
+        "stores/postgres_place.py",
+        "set_config('default_transaction_isolation', 'read committed', false), ",
+        "",
+        ("tests/stores/test_postgres_admin.py",),
+    ),
+    Mutant(
         "postgresql: a server without a connection left is busy, whichever role it names",
         "stores/postgres_place.py",
         'if "too many" in said or "connection slots" in said:  #',

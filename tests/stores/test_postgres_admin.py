@@ -6,6 +6,7 @@ import asyncio
 import re
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import psycopg
 import pytest
 from kit import Conversation
 from postgres import Server
+from psycopg.conninfo import conninfo_to_dict
 
 from ondol import Agent, Runtime
 from ondol.errors import InvalidInput, StoreBusy, StoreCorrupt, StoreError, StoreTooNew
@@ -52,7 +54,7 @@ async def test_what_cannot_be_opened_says_why_and_what_to_do(empty: str, postgre
         await opens(empty.replace("postgres@", "nobody@"))
     with pytest.raises(StoreBusy, match=r"cannot be reached .*: is it running, and is the address right"):
         await opens("postgresql://postgres@127.0.0.1:1/x")
-    with pytest.raises(StoreError, match="is read-only: name the primary"):
+    with pytest.raises(StoreError, match=r"is read-only: name the primary, .* or unset default_transaction_read_only"):
         await opens(f"{empty}?options=-cdefault_transaction_read_only%3Don")
     with pytest.raises(InvalidInput, match="this names no store"):
         PostgresStore("postgresql://localhost/x?nonsense=1")
@@ -96,6 +98,14 @@ def test_a_server_with_no_connection_left_is_busy_and_lets_in_later(empty: str, 
     finally:
         for connection in held:
             connection.close()
+
+
+def test_what_is_libpqs_in_a_url_reaches_it_as_it_stands() -> None:
+    url = "postgresql://a@h/x?options=-c%20work_mem%3D8MB&pool%5Fsize=7&password=a+b%26&application_name=my%20app"
+    place = Place.of(url)
+    given = conninfo_to_dict(place.conninfo)
+    assert (given["options"], given["password"]) == ("-c work_mem=8MB", "a+b&")
+    assert (given["application_name"], place.pool_size) == ("my app", 7)
 
 
 def test_a_url_that_names_no_store_does_not_show_its_password() -> None:
@@ -169,6 +179,73 @@ async def test_many_that_open_a_new_database_at_once_make_its_tables_once(empty:
     await asyncio.gather(*(asyncio.to_thread(postgres_schema.migrate, Place.of(empty)) for _ in range(8)))
     names = [step.name for step in postgres_schema.steps() if not step.post]
     assert [name for (name,) in behind.execute(empty, "SELECT name FROM schema_steps ORDER BY name")] == names
+
+
+@pytest.mark.parametrize("isolation", ["serializable", "repeatable read"])
+def test_two_that_migrate_at_once_do_it_once_whatever_isolation_is_set_for_the_role(empty: str, isolation: str) -> None:
+    url = f"{empty}?options=-c%20default_transaction_isolation%3D{isolation.replace(' ', '%5C%20')}"
+    waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    with ThreadPoolExecutor(2) as threads, psycopg.connect(empty) as gate:
+        gate.execute("SELECT pg_advisory_xact_lock(hashtextextended('ondol.migrate.ondol', 0))")
+        both = [threads.submit(postgres_schema.migrate, Place.of(url)) for _ in range(2)]
+        while gate.execute(waiting).fetchone() != (2,):
+            assert not any(one.done() for one in both)
+        gate.rollback()
+        newest = postgres_schema.newest(postgres_schema.steps())
+        assert sorted(one.result() for one in both) == [(0, newest), (newest, newest)]
+
+
+@pytest.mark.parametrize("name", ["idle_session_timeout", "transaction_timeout", "statement_timeout"])
+def test_no_time_that_is_set_for_the_role_ends_what_ondol_does(empty: str, name: str) -> None:
+    place = Place.of(f"{empty}?options=-c%20{name}%3D1h")
+    with place.connect() as connection:
+        assert connection.execute("SELECT current_setting(%s)", [name]).fetchone() == ("0",)
+
+
+async def test_a_role_that_was_given_the_schema_makes_its_tables(empty: str, postgres: Server) -> None:
+    """It may make no other schema in that database."""
+    postgres.execute("CREATE ROLE tenant LOGIN")
+    with psycopg.connect(empty, autocommit=True) as administrator:
+        administrator.execute("CREATE SCHEMA ondol AUTHORIZATION tenant")
+    agent = talk()
+    async with Runtime(empty.replace("postgres@", "tenant@"), agents=[agent]) as rt:
+        assert (await rt.run(agent, "hi")).text == "ho"
+
+
+async def test_a_role_without_rights_is_told_so_and_nobody_is_sent_to_a_backup(
+    new_database: Callable[[], str], postgres: Server
+) -> None:
+    postgres.execute("CREATE ROLE stranger LOGIN")
+    theirs = new_database()
+    url = theirs.replace("postgres@", "stranger@")
+
+    async def is_told(why: str) -> None:
+        with pytest.raises(StoreError, match=why):
+            await opens(url)
+        with pytest.raises(StoreError, match=why):
+            postgres_admin.migration_script(url)
+        (problem,) = postgres_admin.problems(url)
+        assert problem.code == "store_error"
+        assert re.search(why, str(problem))
+
+    await is_told("may not do that .*permission denied for schema ondol, 42501.: grant it, or use the owner's name")
+    behind.execute(theirs, "GRANT USAGE ON SCHEMA ondol TO stranger")
+    await is_told("may not do that .*permission denied for table schema_steps, 42501.: grant it")
+
+
+async def test_a_check_whose_connection_is_ended_is_to_be_tried_again(new_database: Callable[[], str]) -> None:
+    url, agent = new_database(), talk()
+    async with Runtime(url, agents=[agent]) as rt:
+        await rt.run(agent, "hi")
+    of_who_waits = "FROM pg_locks WHERE relation = 'ondol.entries'::regclass AND NOT granted"
+    with ThreadPoolExecutor(1) as thread, psycopg.connect(url) as administrator:
+        administrator.execute("LOCK TABLE ondol.entries")
+        checking = thread.submit(postgres_admin.problems, url)
+        while not administrator.execute(f"SELECT pg_terminate_backend(pid) {of_who_waits}".encode()).fetchall():
+            assert not checking.done()
+        (problem,) = checking.result()
+    assert problem.code == "store_busy"
+    assert "was lost (terminating connection" in str(problem)
 
 
 def test_a_migration_that_fails_leaves_nothing(empty: str) -> None:

@@ -14,7 +14,7 @@ import psycopg
 
 from ondol import transactions
 from ondol.clock import Clock, SystemClock, to_micros
-from ondol.errors import StoreCorrupt, StoreError
+from ondol.errors import StoreCorrupt, StoreError, StoreFault
 from ondol.queries import tenants
 from ondol.stores import postgres_schema, sqlite_admin
 from ondol.stores.postgres import PostgresStore
@@ -59,6 +59,9 @@ def problems(url: str) -> list[StoreError]:
     except StoreError as error:
         return [error]
     except psycopg.Error as error:
+        told = place.told(error)
+        if isinstance(told, StoreError) and not isinstance(told, StoreFault):
+            return [told]
         return [StoreCorrupt(f"{place.name} cannot be read ({' '.join(str(error).split())}): {_RESTORE}")]
 
 
@@ -96,7 +99,7 @@ def migrate(url: str, *, post: bool = False) -> tuple[int, int]:
 def migration_script(url: str, *, post: bool = False) -> str:
     """What ``migrate`` would do, as SQL for a database administrator; empty where nothing is to do."""
     place = Place.of(url)
-    with place.connect() as connection:
+    with place.connected() as connection:
         done = postgres_schema.done_steps(connection, place)
         return postgres_schema.script(postgres_schema.due(done, postgres_schema.steps(), place, post=post), place)
 

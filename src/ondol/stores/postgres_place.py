@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import unquote
 
 import psycopg
 from psycopg import conninfo
@@ -40,6 +42,7 @@ UNIQUE_VIOLATION = "23505"
 #: States after which the same transaction may succeed: a race with another one, which has committed by now.
 AGAIN = frozenset({UNIQUE_VIOLATION, "40001", "40P01"})
 LOCK_TIMEOUT = "55P03"
+_ENDED = ("08", "57P", "25P03")  # the connection was, by the network, by the server or by its operator
 
 
 RV = TypeVar("RV")
@@ -91,9 +94,9 @@ class Place:
         """The place that ``postgresql://…`` names. The parameters that a place has are ours, all others are
         libpq's. Raises InvalidInput."""
         address, _, query = url.partition("?")
-        given = parse_qsl(query, keep_blank_values=True)
-        own = {n: v for n, v in given if n in _OWN}
-        rest = urlencode([(n, v) for n, v in given if n not in own])
+        given = [(unquote(pair.partition("=")[0]), pair) for pair in query.split("&") if pair]
+        own = {name: unquote(pair.partition("=")[2]) for name, pair in given if name in _OWN}
+        rest = "&".join(pair for name, pair in given if name not in own)  # as it stands: a + is no space to libpq
         try:
             parsed = conninfo.conninfo_to_dict(f"{address}?{rest}" if rest else address)
         except psycopg.Error as error:
@@ -143,7 +146,7 @@ class Place:
             if standby:  # perhaps it is about to take over
                 raise StoreBusy(f"{self.name} is a standby: {_NAME}, or promote it")
             if read_only:
-                raise StoreError(f"{self.name} is read-only: {_NAME}")
+                raise StoreError(f"{self.name} is read-only: {_NAME}, or unset default_transaction_read_only")
         except BaseException as error:  # it travels on, and the connection must not stay open
             connection.close()
             if isinstance(error, psycopg.Error):
@@ -161,6 +164,22 @@ class Place:
         if "authentication" in said or "no password" in said or "role" in said or "pg_hba" in said:
             return StoreError(f"{self.name} does not let this user in ({said}): look at user and password")
         return StoreBusy(f"{self.name} cannot be reached ({said}): is it running, and is the address right?")
+
+    @contextmanager
+    def connected(self) -> Iterator[psycopg.Connection[Any]]:
+        """A connection for what is done once. Raises as ``connect`` does, and what ``told`` gives."""
+        with self.connect() as connection:
+            try:
+                yield connection
+            except psycopg.Error as error:
+                raise self.told(error) from error
+
+    def told(self, error: psycopg.Error) -> StoreError | InvalidInput:
+        """What the caller is told of an error on a connection that stood."""
+        said = error.diag.message_primary or " ".join(str(error).split())
+        if error.sqlstate is None or error.sqlstate.startswith(_ENDED):
+            return StoreBusy(f"the connection to {self.name} was lost ({said}): try again")
+        return self._translated(error.sqlstate, said)
 
     def translated(self, refused: Refused) -> StoreError | InvalidInput:
         """What the caller is told of a refusal by the server. The change is absent."""
@@ -220,6 +239,9 @@ _SETTINGS = """
 SELECT set_config('lock_timeout', %s, false), set_config('idle_in_transaction_session_timeout', %s, false),
   set_config('statement_timeout', '0', false), set_config('jit', 'off', false),
   set_config('search_path', %s, false), set_config('enable_seqscan', 'off', false),
+  set_config('default_transaction_isolation', 'read committed', false), set_config('idle_session_timeout', '0', false),
+  CASE WHEN current_setting('transaction_timeout', true) IS NOT NULL  -- not in every version
+    THEN set_config('transaction_timeout', '0', false) END,
   set_config('synchronous_commit', CASE now.now WHEN 'off' THEN 'on' ELSE now.now END, false)
 FROM current_setting('synchronous_commit') AS now (now)
 """

@@ -85,7 +85,8 @@ def script(todo: Sequence[Step], place: Place) -> str:
     parts = [
         "BEGIN;",
         f"SELECT pg_advisory_xact_lock(hashtextextended('ondol.migrate.{place.schema}', 0));",
-        f"CREATE SCHEMA IF NOT EXISTS {place.schema};",
+        # (IF NOT EXISTS would ask for the right to make one also where it is there.)
+        f"DO $$ BEGIN IF to_regnamespace('{place.schema}') IS NULL THEN CREATE SCHEMA {place.schema}; END IF; END $$;",
         f"SET LOCAL search_path = {place.schema};",
         'CREATE TABLE IF NOT EXISTS schema_steps (name TEXT COLLATE "C" PRIMARY KEY);',
     ]
@@ -102,7 +103,7 @@ def migrate(place: Place, known: Sequence[Step] | None = None, *, post: bool = F
         StoreError: this user may not do it. StoreBusy: it cannot be reached.
     """
     known = steps() if known is None else known
-    with place.connect() as connection:
+    with place.connected() as connection:
         done = done_steps(connection, place)
         if not due(done, known, place, post=post):
             return version(done), version(done)
@@ -117,8 +118,8 @@ def migrate(place: Place, known: Sequence[Step] | None = None, *, post: bool = F
                     connection.execute(body.encode())
         except psycopg.errors.InsufficientPrivilege as error:
             raise StoreError(
-                f"this user may not make the tables of {place.name} ({error}): let an administrator run the output of "
-                "'ondol db migrate --sql'"
+                f"this user may not make the tables of {place.name} ({error.diag.message_primary}): let an "
+                "administrator run the output of 'ondol db migrate --sql'"
             ) from error
         except psycopg.errors.OperationalError as error:
             raise StoreError(f"{place.name} was not migrated ({error}): try again") from error
