@@ -1,14 +1,16 @@
 """Who hears how a run ended, and what is learned from a turn when it is over?
 
-A driver tells what the outbox holds, one message after the other, behind the back of everybody: no turn waits for it,
-and nothing that goes wrong here reaches one. Of several drivers one takes a message and tells it. A message that cannot
-be told is told again, later and later, and is dead after some attempts; then it stays in the outbox to be seen.
+A driver tells what the outbox holds, behind the back of everybody: no turn waits for it, and nothing that goes wrong
+here reaches one. What belongs to one session is told one after the other, some sessions at once, so that who listens
+badly to one holds up no other. Of several drivers one takes a message and tells it. A message that cannot be told is
+told again, later and later, and is dead after some attempts; then it stays in the outbox to be seen.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 log = logger("ondol.outbox")
 
 _PAGE = 500
+_AT_ONCE = 8  # sessions of which messages are told
+_LANE = 50  # messages of one that wait here for the one before
+_STORE_RETRY = 1.0  # seconds until what the store did not take is tried again
 _TAUGHT = ("run.completed", transactions.DROPPED)  # what there is something to learn from
 _ERROR_KEPT = 500  # characters
 _PATIENCE = timedelta(minutes=5)  # for one attempt
@@ -59,6 +64,7 @@ class OutboxMessage:
 
 
 Deliver: TypeAlias = Callable[[OutboxMessage], Awaitable[None]]
+Lane: TypeAlias = tuple[str, str]  # tenant and session: what belongs to it is told in order
 
 
 def message_of(tenant: str, row: OutboxRow) -> OutboxMessage:
@@ -81,6 +87,9 @@ class Deliveries:
         #: The agents here that learn from turns.
         self.learning = [name for name, memory in memories.items() if memory is not None and memory.extract is not None]
         self._others: set[str] = set()  # messages that are not for this process
+        self._lanes: dict[Lane, deque[tuple[OutboxRow, RunRow]]] = {}  # with what is told next
+        self._telling: set[str] = set()  # the messages in them
+        self._tasks: set[asyncio.Task[None]] = set()  # one a lane
         self._wake = asyncio.Event()
         self._timer: Timer | None = None
 
@@ -99,20 +108,25 @@ class Deliveries:
 
     async def run(self) -> None:
         """Tell what is due, until cancelled."""
-        await self._say_who_is_missing()
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            try:
-                due = await self.tell_due()
-            except StoreError as error:
-                log.warning("%s", error)
-                due = self._now() + 1_000_000
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-            if due is not None:
-                self._timer = self.clock.call_later((due - self._now()) / 1e6, self._wake.set)
+        try:
+            await self._say_who_is_missing()
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                try:
+                    due = await self._look_for_due()
+                except StoreError as error:
+                    log.warning("%s", error)
+                    due = self._now() + int(_STORE_RETRY * 1e6)
+                if self._timer is not None:
+                    self._timer.cancel()
+                    self._timer = None
+                if due is not None:
+                    self._timer = self.clock.call_later((due - self._now()) / 1e6, self._wake.set)
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _say_who_is_missing(self) -> None:
         """Messages that this process is to tell, and has no function for, wait: that is to be seen."""
@@ -129,22 +143,68 @@ class Deliveries:
         except (StoreError, NotFound) as error:
             log.warning("%s", error)
 
-    async def tell_due(self) -> int | None:
-        """Tell all that is due; when the next message is, if there is one."""
+    async def _look_for_due(self) -> int | None:
+        """Begin to tell all that is due; when the next message is, if there is one."""
         next_due: list[int] = []
+        full: set[Lane] = set()  # what comes for these now waits for what is in them, and is seen again then
         for tenant in await self.store.read(queries.tenants):
             async for message in self._pending(tenant):
                 if message.due > self._now():
                     next_due.append(message.due)
                     break
+                if message.id in self._telling or message.id in self._others:
+                    continue
                 try:
-                    await self._tell(tenant, message)
+                    run = await self.store.read(queries.get_run, tenant, message.run)
                 except StoreError:
-                    raise  # of the store as a whole: it is tried again
-                except Exception:  # of this message alone: it waits for another process, and the others are told
-                    log.exception("outbox message %s cannot be told", message.id, extra={"run": message.run})
+                    raise
+                except Exception as error:  # of this message alone: the others are told
+                    self._leave(message, error)
+                    continue
+                if run.agent not in self.served or not self._hears(run.agent, message.kind):
                     self._others.add(message.id)
+                elif (lane := (tenant, run.session)) not in full and not await self._is_taken(lane, message, run):
+                    full.add(lane)
         return min(next_due, default=None)
+
+    def _leave(self, message: OutboxRow, why: Exception) -> None:
+        """It waits for another process."""
+        log.error("outbox message %s cannot be told", message.id, exc_info=why, extra={"run": message.run})
+        self._others.add(message.id)
+
+    async def _is_taken(self, key: Lane, message: OutboxRow, run: RunRow) -> bool:
+        """It is told behind what else is told of its session, unless that is too much."""
+        while key not in self._lanes and len(self._lanes) >= _AT_ONCE:
+            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        if (lane := self._lanes.get(key)) is None:
+            self._lanes[key] = lane = deque()
+            task = asyncio.create_task(self._tell_lane(lane))
+            self._tasks.add(task)
+            task.add_done_callback(functools.partial(self._end, key))
+        if len(lane) >= _LANE:
+            return False
+        lane.append((message, run))
+        self._telling.add(message.id)
+        return True
+
+    async def _tell_lane(self, lane: deque[tuple[OutboxRow, RunRow]]) -> None:
+        while lane:
+            message, run = lane[0]
+            try:
+                await self._tell(message, run)
+            except StoreError as error:  # of the store as a whole: it is tried again, and what comes after it, too
+                log.warning("%s", error)
+                await clocks.sleep(self.clock, _STORE_RETRY)
+                return
+            except Exception as error:
+                self._leave(message, error)
+            lane.popleft()
+            self._telling.discard(message.id)
+
+    def _end(self, key: Lane, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._telling.difference_update([message.id for message, _ in self._lanes.pop(key)])
+        self._wake.set()  # for what did not fit, and what is due again
 
     async def _pending(self, tenant: str) -> AsyncIterator[OutboxRow]:
         """What waits to be told, the next one first. Messages that others have to tell stand in nobody's way."""
@@ -154,20 +214,16 @@ class Deliveries:
                 yield message
             last = page[-1].due, page[-1].id
 
-    async def _tell(self, tenant: str, message: OutboxRow) -> None:
-        """Nothing where another process does it, or has to: this one does not have the agent, or nobody to tell."""
-        if message.id in self._others:
-            return
-        run = await self.store.read(queries.get_run, tenant, message.run)
-        if run.agent not in self.served or not self._hears(run.agent, message.kind):
-            self._others.add(message.id)
+    async def _tell(self, message: OutboxRow, run: RunRow) -> None:
+        """Nothing where another process does it, or it was told since it was read."""
+        if await self.store.read(transactions.get_message, run.tenant, message.id) != message:
             return
         if len(await self.store.drivers()) < 2:
-            await self._tell_now(tenant, message, run)
-        elif (taken := await self._take(tenant, message)) is not None:
-            keeping = asyncio.create_task(self._keep(tenant, taken))
+            await self._tell_now(message, run)
+        elif (taken := await self._take(run.tenant, message)) is not None:
+            keeping = asyncio.create_task(self._keep(run.tenant, taken))
             try:
-                await self._tell_now(tenant, taken, run)
+                await self._tell_now(taken, run)
             finally:
                 keeping.cancel()
 
@@ -183,7 +239,8 @@ class Deliveries:
             except StoreError as error:
                 log.warning("%s", error)
 
-    async def _tell_now(self, tenant: str, message: OutboxRow, run: RunRow) -> None:
+    async def _tell_now(self, message: OutboxRow, run: RunRow) -> None:
+        tenant = run.tenant
         try:
             if self.deliver is not None and message.kind != transactions.DROPPED:
                 told = functools.partial(self.deliver, message_of(tenant, message))

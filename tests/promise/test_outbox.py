@@ -27,6 +27,7 @@ from ondol import (
     Runtime,
     deliveries,
     tool,
+    transactions,
 )
 from ondol.testing import ManualClock, ScriptedModel, call
 
@@ -140,6 +141,93 @@ async def test_a_message_that_cannot_be_told_is_tried_again_and_is_dead_at_last(
         with pytest.raises(NotFound):
             await rt.deliver_again("r_1/9")
         assert (await run.refresh()).status == "completed"
+
+
+class Doors:
+    """Hears messages; each is heard to its end once its door is open."""
+
+    def __init__(self) -> None:
+        self.began: list[str] = []
+        self.ended: list[str] = []
+        self.doors: dict[str, asyncio.Event] = {}
+        self._more = asyncio.Event()
+
+    async def __call__(self, message: OutboxMessage) -> None:
+        self.began.append(message.run)
+        self._more.set()
+        await self.doors.setdefault(message.run, asyncio.Event()).wait()
+        self.ended.append(message.run)
+
+    async def begins(self, n: int) -> list[str]:
+        while len(self.began) < n:
+            self._more.clear()
+            await self._more.wait()
+        return self.began
+
+    def open(self, run: str) -> None:
+        self.doors.setdefault(run, asyncio.Event()).set()
+
+
+@pytest.mark.both_stores
+async def test_who_does_not_answer_to_one_session_holds_up_only_what_comes_after_it_in_that_session(db: str) -> None:
+    doors, friend = Doors(), rememberer()
+    async with runtime(db, friend, deliver=doors) as rt:
+        slow, behind_it = [(await rt.run(friend, "hello", user="kim", session="slow")).run_id for _ in range(2)]
+        others = [(await rt.run(friend, "hello", user="kim", session=f"s{n}")).run_id for n in range(10)]
+        for run in others:
+            doors.open(run)
+        assert set(await doors.begins(11)) == {slow, *others}
+        await settled(rt, "delivered", 10)
+        assert doors.began.count(behind_it) == 0
+        doors.open(behind_it)
+        doors.open(slow)
+        await settled(rt, "delivered", 12)
+        assert sorted(doors.ended[-2:], key=[slow, behind_it].index) == doors.ended[-2:] == [slow, behind_it]
+        assert len(doors.began) == 12  # each once
+
+
+async def test_so_many_sessions_are_told_of_at_once_and_no_more(db: str) -> None:
+    doors, friend = Doors(), rememberer()
+    async with runtime(db, friend, deliver=doors) as rt:
+        at_once = deliveries._AT_ONCE
+        names = [f"s{n}" for n in range(at_once + 2)]
+        runs = [(await rt.run(friend, "hello", user="kim", session=name)).run_id for name in names]
+        await doors.begins(at_once)
+        for n, run in enumerate(runs):
+            assert len(doors.began) == min(at_once + n, len(runs))
+            doors.open(run)
+            await doors.begins(min(at_once + n + 1, len(runs)))
+        await settled(rt, "delivered", len(runs))
+        assert doors.began == doors.ended == runs
+
+
+async def test_more_than_one_session_is_given_at_once_is_told_in_its_order(
+    db: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deliveries, "_LANE", 2)
+    doors, friend = Doors(), rememberer()
+    async with runtime(db, friend, deliver=doors) as rt:
+        runs = [(await rt.run(friend, "hello", user="kim", session="one")).run_id for _ in range(7)]
+        for run in runs[::-1]:
+            doors.open(run)
+        await settled(rt, "delivered", len(runs))
+        assert doors.ended == runs
+
+
+async def test_what_was_told_while_it_waited_for_the_one_before_is_not_told_again(db: str) -> None:
+    doors, friend = Doors(), rememberer()
+    async with runtime(db, friend, deliver=doors) as rt:
+        first, second, third = [(await rt.run(friend, "hello", user="kim", session="one")).run_id for _ in range(3)]
+        await doors.begins(1)
+        waiting = []
+        while len(rt._deliveries._telling) < 3:
+            waiting = await rt._store.read(transactions.due_messages, "default", 10)
+        (of_second,) = [row for row in waiting if row.run == second]
+        await rt._store.write(transactions.delivered, "default", of_second, of_second.due)
+        for run in (first, second, third):
+            doors.open(run)
+        await settled(rt, "delivered", 3)
+        assert doors.ended == [first, third]
 
 
 @pytest.mark.both_stores
@@ -448,8 +536,8 @@ async def test_what_a_fork_drops_of_the_session_that_it_goes_on_from_is_offered_
     async with runtime(db, agent) as rt:
         done = await rt.compact_session(session, keep=1, by="lee")
         assert done.offered == ("friend",)
-        await settled(rt, "delivered", 2)
-        assert sorted(f.text for f in await rt.memory.ls(**KIM)) == ["turn 0", "turn 1"]
+        await settled(rt, "delivered", 3)
+        assert sorted(f.text for f in await rt.memory.ls(**KIM)) == ["turn 0", "turn 1", "turn 2"]
 
 
 async def test_what_somebody_compacts_by_hand_is_offered_and_not_told_to_anybody_else(db: str) -> None:

@@ -58,7 +58,7 @@ async def test_what_one_process_tells_another_does_not_tell_beside_it(
     quick.began.set()
     watched = WatchedClock()
     async with another_driver(url), runtime(url, slow, watched) as one:
-        first = await one.run("a", "hello")
+        first = await one.run("a", "hello", session="s")
         await slow.began.wait()
         await watched.asked(20)
         async with runtime(url, quick, clock) as two:
@@ -67,7 +67,7 @@ async def test_what_one_process_tells_another_does_not_tell_beside_it(
                     watched.advance(seconds=20)
                     await watched.asked(20)
                     clock.advance(seconds=20)
-                said = await two.run("a", f"are you there, {minute}?")
+                said = await two.run("a", f"are you there, {minute}?", session="s")
                 assert (await quick.hears(minute))[-1] == said.run_id
             slow.done.set()
             while await one.outbox(state="pending"):
