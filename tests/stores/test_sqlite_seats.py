@@ -59,6 +59,26 @@ async def test_a_file_that_is_removed_while_it_is_in_use_is_not_made_anew_and_no
     assert not file.exists()
 
 
+async def test_a_log_that_cannot_be_looked_at_is_told_and_used_again_when_it_can_be(tmp_path: Path) -> None:
+    file, log = tmp_path / "ondol.db", tmp_path / "ondol.db-wal"
+    store = SqliteStore(file)
+    await store.open(lambda: None)
+    await store.write(set_meta, "k", "before")
+    assert await store.read(get_meta, "k") == "before"
+    (tmp_path / "aside").hardlink_to(log)
+    (tmp_path / "loop").symlink_to(log)
+    (tmp_path / "loop").replace(log)  # a disk or a mount that answers with an error does the same
+    with pytest.raises(StoreError, match=r"ondol\.db-wal cannot be used"):
+        await store.write(set_meta, "k", "lost")
+    with pytest.raises(StoreError, match=r"cannot be (used|opened)"):  # each reader opens it when it is first needed
+        await store.read(get_meta, "k")
+    (tmp_path / "aside").replace(log)
+    assert await store.read(get_meta, "k") == "before"
+    await store.write(set_meta, "k", "after")
+    assert await store.read(get_meta, "k") == "after"
+    await store.close()
+
+
 async def test_a_run_waits_for_a_file_that_is_moved_away_and_goes_on_when_it_is_back(tmp_path: Path) -> None:
     file, gate = tmp_path / "ondol.db", Gate()
 

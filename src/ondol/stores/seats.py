@@ -66,6 +66,9 @@ class Table:
             inode = os.stat(self._log).st_ino
         except FileNotFoundError:
             return self._inode is not None
+        except OSError as error:  # nobody knows: whoever wants to read or write is told, until it is known again
+            why = f"{self._log} cannot be used ({error.strerror}): look at the disk and the folder"
+            raise StoreError(why) from error
         if self._inode is None:
             self._inode = inode
         return inode != self._inode

@@ -185,7 +185,7 @@ class SqliteStore:
                             seen = now
                             call(self._loop, self._on_change)
                 said = ""
-            except (apsw.Error, OndolError) as error:
+            except Exception as error:  # whatever it is, the thread goes on for all that comes
                 problem = error if isinstance(error, OndolError) else _translated(error, self.path)
                 if str(problem) != said:  # (it looks twenty times a second)
                     log.warning("%s", problem)  # who waits for a write is told, or was told already
@@ -569,7 +569,7 @@ def _exit_if_fsync_failed(error: apsw.Error, path: Path) -> None:
         os._exit(_EXIT_FSYNC_FAILED)
 
 
-def _translated(error: apsw.Error, path: Path) -> StoreError:
+def _translated(error: Exception, path: Path) -> StoreError:
     match error:
         case apsw.FullError():
             new: StoreError = StoreFull(f"no space left for {path}: free some, then try again")
