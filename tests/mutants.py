@@ -2219,6 +2219,13 @@ MUTANTS = (
         ("tests/stores/test_postgres_commit.py",),
     ),
     Mutant(
+        "steer: no signal of one that does not join is left at its host",
+        "transactions/driving.py",
+        "if held[0][2]:  # of messages",
+        "if False:  # of messages",
+        ("tests/promise/test_steer.py::test_no_signal_of_one_that_does_not_join_is_left_at_the_host",),
+    ),
+    Mutant(
         "postgresql: who comes second to migrate sees what the first one did",
         "stores/postgres_place.py",
         "set_config('default_transaction_isolation', 'read committed', false), ",

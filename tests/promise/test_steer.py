@@ -325,6 +325,23 @@ async def test_when_all_of_them_were_cancelled_the_answer_is_final(house: House)
         assert len(house.requests) == 1
 
 
+@pytest.mark.one_driver
+@pytest.mark.parametrize("is_cancelled", [True, False])
+async def test_no_signal_of_one_that_does_not_join_is_left_at_the_host(house: House, is_cancelled: bool) -> None:
+    """It came through another process, and the driver has not looked. (The house is checked.)"""
+    agent, place = agent_of(house, limits=Limits(steps=1)), barrier()
+    async with house.life(agent, plan=FaultPlan().at("commit.before", fault=place)) as life:
+        host = await go(life, agent)
+        await place.reached.wait()
+        async with Runtime(house.db, agents=[agent], clock=house.clock) as other:
+            joining = await other.start(agent, MORE, session="s", operation_id="steer", if_busy="steer")
+            if is_cancelled:
+                await joining.cancel(by="kim")
+            place.go_on.set()
+            assert await rest(host) == "completed"
+            assert await rest(joining) == ("cancelled" if is_cancelled else "completed")
+
+
 async def test_one_that_is_cancelled_as_it_joins_is_cancelled_or_joined(house: House) -> None:
     """The context is built again, and its hash is that of what it then holds."""
     agent, reading, joining = agent_of(house, [LETTER]), barrier(), barrier()

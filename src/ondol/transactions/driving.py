@@ -536,6 +536,8 @@ def commit(
     before = (None, None) if state is None else (session.state, session.state_sum)
     done |= {"base": base, "state_before": before[0], "state_before_sum": before[1], "at": at}
     writes: list[Statement] = [append, ("run.complete", key | done)]
+    if held[0][2]:  # of messages that were cancelled before they joined, or run after it: nobody reads them any more
+        writes += [("signal.read", key | {"at": at}), ("signal.none_unread", key)]
     if state is not None:
         kept = checksums.of_content(SessionRow.what_is_kept(claim.session), state)
         writes.append(("session.state", of_session | {"state": state, "state_sum": kept}))
