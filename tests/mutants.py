@@ -2226,6 +2226,20 @@ MUTANTS = (
         ("tests/promise/test_steer.py::test_no_signal_of_one_that_does_not_join_is_left_at_the_host",),
     ),
     Mutant(
+        "postgresql: a pooler that shares connections out by transaction is refused",
+        "stores/postgres_place.py",
+        "if was_taken or not taken:",
+        "if False:",
+        ("tests/stores/test_postgres_admin.py",),
+    ),
+    Mutant(
+        "postgresql: a prepared statement is named by what it says",
+        "stores/postgres_wire.py",
+        "_name_of(sql, types)\n",
+        'b"s%d" % len(self._prepared)\n',
+        ("tests/stores/test_postgres_statements.py",),
+    ),
+    Mutant(
         "postgresql: who comes second to migrate sees what the first one did",
         "stores/postgres_place.py",
         "set_config('default_transaction_isolation', 'read committed', false), ",

@@ -56,6 +56,8 @@ async def test_what_cannot_be_opened_says_why_and_what_to_do(empty: str, postgre
         await opens("postgresql://postgres@127.0.0.1:1/x")
     with pytest.raises(StoreError, match=r"is read-only: name the primary, .* or unset default_transaction_read_only"):
         await opens(f"{empty}?options=-cdefault_transaction_read_only%3Don")
+    with pytest.raises(StoreError, match=r"shares connections out by transaction: let it pool by session"):
+        await opens(f"{empty}?options=-c%20ondol.taken%3Dyes")  # as it stands after another client of the pooler
     with pytest.raises(InvalidInput, match="this names no store"):
         PostgresStore("postgresql://localhost/x?nonsense=1")
     assert Place.of("postgresql://a:secret@db1:5432,db2:5433/x").name == "postgresql://db1:5432,db2:5433/x"

@@ -15,6 +15,7 @@ from ondol import transactions
 from ondol.stores.migrations import migrations
 from ondol.stores.postgres_place import Place
 from ondol.stores.postgres_statements import BYTEA, INT8, LOCKS, OWN, TEXT, TEXTS, encoded
+from ondol.stores.postgres_wire import Refused, Wire
 from ondol.transactions import STATEMENTS
 
 #: Of the database as a whole: who writes to it and drives its runs, which tenants there are, and notes about itself.
@@ -155,9 +156,19 @@ def test_a_lock_takes_no_parameter_that_its_statement_lacks() -> None:
         assert set(TEXTS[lock].parameters) <= set(TEXTS[name].parameters), name
 
 
-def test_a_text_with_any_character_comes_back_as_it_was(connection: psycopg.Connection, tmp_path: Path) -> None:
-    from ondol.stores.postgres_wire import Wire
+def test_a_name_under_which_a_statement_is_prepared_is_no_other_ones(connection: psycopg.Connection) -> None:
+    """Also on a connection that a pooler gives to two."""
+    one, two = Wire(connection), Wire(connection)
+    one.send([("writer.forget_old", {})])
+    assert one.receive() == [[]]
+    two.send([("owner.list", {"ended": "0"})])
+    assert two.receive() == [[]]
+    two.send([("writer.forget_old", {})])
+    with pytest.raises(Refused, match="already exists"):
+        two.receive()
 
+
+def test_a_text_with_any_character_comes_back_as_it_was(connection: psycopg.Connection, tmp_path: Path) -> None:
     wire = Wire(connection)
     for text in ("", "a\0b", "\0", "\ufdd0", "\ufdd00", "\ufdd01\0", "\\u0000", "\U0001f600 é é", "\ufffe\uffff"):
         assert b"\0" not in (encoded(text)[0] or b"")

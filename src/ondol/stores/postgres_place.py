@@ -134,8 +134,13 @@ class Place:
         try:
             connection.patience = PATIENCE
             settings = (f"{lock_timeout * 1000:.0f}ms", f"{_IDLE_IN_TRANSACTION * 1000:.0f}ms", self.schema)
-            connection.execute(_SETTINGS, settings)
-            version, standby, read_only, encoding = connection.execute(_KIND).fetchone() or (0, False, False, "")
+            was_taken, *_ = connection.execute(_SETTINGS, settings).fetchone() or ("",)
+            version, standby, read_only, encoding, taken = connection.execute(_KIND).fetchone() or (0,) * 5
+            if was_taken or not taken:
+                raise StoreError(
+                    f"{self.name} is reached through a pooler that shares connections out by transaction: let it pool "
+                    "by session (pgbouncer: pool_mode = session), or name the server itself"
+                )
             if version < OLDEST_SERVER:
                 raise StoreError(f"{self.name} is too old: PostgreSQL {OLDEST_SERVER // 10000} or newer is needed")
             if encoding not in _ENCODINGS:  # found out before anything is accepted that could not be kept
@@ -235,8 +240,10 @@ class Connector:
 
 
 _NAME = "name the primary, or all hosts (HOST1,HOST2)"
+#: ``ondol.taken`` is there before it is set, or not after that, where a pooler gives a connection to several.
 _SETTINGS = """
-SELECT set_config('lock_timeout', %s, false), set_config('idle_in_transaction_session_timeout', %s, false),
+SELECT current_setting('ondol.taken', true), set_config('ondol.taken', 'yes', false),
+  set_config('lock_timeout', %s, false), set_config('idle_in_transaction_session_timeout', %s, false),
   set_config('statement_timeout', '0', false), set_config('jit', 'off', false),
   set_config('search_path', %s, false), set_config('enable_seqscan', 'off', false),
   set_config('default_transaction_isolation', 'read committed', false), set_config('idle_session_timeout', '0', false),
@@ -247,7 +254,7 @@ FROM current_setting('synchronous_commit') AS now (now)
 """
 _KIND = """
 SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), current_setting('transaction_read_only')::bool,
-  current_setting('server_encoding')
+  current_setting('server_encoding'), current_setting('ondol.taken', true)
 """
 _ENCODINGS = ("UTF8", "SQL_ASCII")  # that one keeps whatever bytes it is given
 

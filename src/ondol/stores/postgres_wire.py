@@ -7,6 +7,7 @@ statement itself.
 
 from __future__ import annotations
 
+import hashlib
 import select
 import time
 from collections.abc import Callable, Iterable
@@ -61,8 +62,7 @@ class Wire:
                 types = tuple(p[1] for p in parameters)
                 known = self._prepared.get((name, types))
                 if known is None:
-                    known = b"s%d" % len(self._prepared)
-                    self._prepared[name, types] = known
+                    known = self._prepared[name, types] = _name_of(sql, types)
                     self._pg.send_prepare(known, sql, types)
                     self._sent.append((name, (name, types)))
                 self._pg.send_query_prepared(known, [p[0] for p in parameters], [p[2] for p in parameters], 1)
@@ -168,6 +168,11 @@ def _decoder(name: str, kind: int) -> Callable[[bytes], Any]:
     if decoder is None:
         raise StoreFault(f"statement {name} gives a value of type {kind}, which is not known here")
     return decoder
+
+
+def _name_of(sql: bytes, types: tuple[int, ...]) -> bytes:
+    """By what it says: should a connection be shared by others, none of them runs another statement under this name."""
+    return hashlib.sha256(sql + repr(types).encode()).hexdigest()[:32].encode()
 
 
 def _refused(result: PGresult, place: int) -> Refused:
