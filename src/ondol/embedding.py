@@ -70,9 +70,11 @@ class Embedding:
 
     async def run(self) -> None:
         """Make the vectors that are wanted, until cancelled."""
+        self._wake = asyncio.Event()  # of this event loop: a runtime may be open in one after another
         while True:
-            await self._wake.wait()
-            self._wake.clear()
+            if not self._wanted:
+                await self._wake.wait()
+                self._wake.clear()
             while self._wanted:
                 scope = next(iter(self._wanted))
                 del self._wanted[scope]

@@ -72,6 +72,19 @@ async def test_vectors_are_kept_over_a_restart_and_made_anew_for_another_model(d
     assert stored(db) == ["themes-2"]
 
 
+def test_vectors_are_made_in_one_event_loop_after_another(db: str) -> None:
+    rt = Runtime(db, embedder=Themes())
+
+    async def remembers(text: str, query: str) -> None:
+        async with rt:
+            await rt.memory.add(text, **KIM)
+            async with asyncio.timeout(10):
+                await until_found(rt, query, text, **KIM)
+
+    asyncio.run(remembers("likes green tea", "beverage"))
+    asyncio.run(remembers("plays chess", "hobby"))
+
+
 async def test_what_a_turn_remembers_gets_its_vector_when_the_turn_is_over(db: str) -> None:
     friend, embedder = rememberer(), Themes()
     async with Runtime(db, agents=[friend], embedder=embedder) as rt:
