@@ -233,6 +233,13 @@ MUTANTS = (
         ("tests/cases/test_c43_whose_today.py", "tests/rules/test_shown_time.py"),
     ),
     Mutant(
+        "sqlite: who was left behind by its event loop drives no more",
+        "stores/sqlite.py",
+        "self._loop is not None and self._loop.is_closed():",
+        "False:",
+        ("tests/promise/test_gaps.py::test_a_runtime_that_was_left_open_in_an_event_loop_that_ended_holds_up_nobody",),
+    ),
+    Mutant(
         "sqlite: whoever holds a lock file that has no name any more does not drive",
         "stores/sqlite.py",
         "if self._lock is not None and not _has_its_name(self._lock):",

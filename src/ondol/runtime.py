@@ -232,6 +232,8 @@ class Runtime:
                 nothing was started.
             StoreCorrupt, StoreTooNew, StoreError: the store cannot be used, and was left as it is.
         """
+        if self._engine is not None and self._is_left_behind:
+            await self.close()
         if not self._opened.acquire(blocking=False):  # by another task or thread, maybe at this moment
             raise NotOpen("this runtime is open already: one at a time, or make another Runtime")
         try:
@@ -282,12 +284,18 @@ class Runtime:
         """Stop: no new runs, those in flight reach a step's boundary within ``drain`` seconds, then the store closes.
 
         Nothing is lost: what was not finished is taken up at the next ``open``.
+
+        Raises:
+            NotOpen: it is open in another event loop, which goes on. (Of one that was closed, as by ``asyncio.run``,
+            any other one may let go.)
         """
         if self._engine is None:
             return
-        engine, self._engine = self._engine, None
+        left_behind = self._is_left_behind
+        engine, self._engine = self._engine if left_behind else self._working, None
         try:
-            await engine.close(drain)
+            if not left_behind:  # else nothing of it can reach a boundary any more
+                await engine.close(drain)
         finally:  # whatever happens, nothing of ours stays open
             try:
                 self._streams.close()
@@ -310,6 +318,11 @@ class Runtime:
                 "the runtime is open in another event loop: call it there, as with asyncio.run_coroutine_threadsafe"
             )
         return self._engine
+
+    @property
+    def _is_left_behind(self) -> bool:
+        """Was the event loop closed in which this is open?"""
+        return self._loop is not None and self._loop.is_closed()
 
     @property
     def is_open(self) -> bool:

@@ -441,6 +441,42 @@ async def test_from_another_event_loop_a_runtime_is_refused_before_anything_is_w
         assert (await calling).text == HELLO_BACK
 
 
+async def test_a_runtime_is_closed_where_it_is_open(house: House) -> None:
+    async with house.life(house.agent()) as life:
+
+        def elsewhere() -> None:
+            with pytest.raises(NotOpen, match="another event loop"):
+                asyncio.run(life.rt.close())
+
+        await asyncio.to_thread(elsewhere)
+        assert (await life.rt.run("a", HELLO)).text == HELLO_BACK
+
+
+@pytest.mark.both_stores
+def test_a_runtime_that_was_left_open_in_an_event_loop_that_ended_holds_up_nobody(db: str) -> None:
+    """As by ``asyncio.run`` of a function that opened it and raised. Its process goes on."""
+
+    def runtime() -> Runtime:
+        return Runtime(db, agents=[Agent("a", model=ScriptedModel(["done"]))])
+
+    async def opens_and_breaks() -> None:
+        await left.open()
+        assert left.drives
+        raise RuntimeError("of the application")
+
+    async def drives(rt: Runtime) -> str:
+        async with rt:
+            return (await rt.run("a", "go")).text
+
+    left = runtime()
+    for _ in range(2):  # the second time it is opened again where it was left
+        with pytest.raises(RuntimeError, match="of the application"):
+            asyncio.run(opens_and_breaks())
+    assert asyncio.run(drives(runtime())) == "done"
+    asyncio.run(left.close())
+    assert asyncio.run(drives(left)) == "done"
+
+
 @pytest.mark.both_stores
 async def test_an_application_that_has_filled_its_threads_holds_up_nobody_but_itself(
     house: House, tmp_path: Path

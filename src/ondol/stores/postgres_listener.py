@@ -100,7 +100,7 @@ class Listener:
     # --- the thread ---------------------------------------------------------------------------------------------
 
     def _listen(self) -> None:
-        while not self._closing:
+        while not self._closing and not self._loop.is_closed():  # without it nobody drives, whoever has the lease
             try:
                 self._turn(self._connection or self._connect())
             except (psycopg.Error, StoreError) as error:

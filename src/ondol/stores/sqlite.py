@@ -127,15 +127,12 @@ class SqliteStore:
             thread.join()
         self._writes.waiting.put(None)  # it closes last, and so copies the log into the file
         writer.join()
-        if self._lock is not None:
-            self._lock.close()
-            self._lock, self._driving = None, {}
+        self._stop_driving()
 
     async def drives(self, owner: str, agents: Sequence[str]) -> bool:
         if self._lock is not None and not _has_its_name(self._lock):
             log.warning("%s was removed while this process drives: leave it where it is", self._lock.name)
-            self._lock.close()  # whoever came meanwhile holds another one, and drives
-            self._lock, self._driving = None, {}
+            self._stop_driving()  # whoever came meanwhile holds another one, and drives
         if self._lock is None:
             self._lock = _try_lock(Path(f"{self.path}.lock"))
         if self._lock is not None and owner not in self._driving:
@@ -143,6 +140,11 @@ class SqliteStore:
             await self.write(set_meta, DRIVER_KEY, json.dumps(driver))
             self._driving = {owner: sorted(agents)}
         return self._lock is not None
+
+    def _stop_driving(self) -> None:
+        lock, self._lock, self._driving = self._lock, None, {}
+        if lock is not None:
+            lock.close()
 
     async def drivers(self) -> Mapping[str, Sequence[str]]:
         if self._lock is not None or driver_of(self.path) is None:
@@ -170,6 +172,9 @@ class SqliteStore:
         groups, said = 0, ""
         while True:
             jobs, closing = self._next_group()
+            if not jobs and self._lock is not None and self._loop is not None and self._loop.is_closed():
+                log.warning("%s is driven no more: the event loop was closed, and its runtime was not", self.path)
+                self._stop_driving()
             try:
                 with seat as current:
                     if current is not connection:  # opened again: nobody knows what was missed
