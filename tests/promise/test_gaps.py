@@ -465,7 +465,7 @@ def test_a_runtime_that_was_left_open_in_an_event_loop_that_ended_holds_up_nobod
         raise RuntimeError("of the application")
 
     async def drives(rt: Runtime) -> str:
-        async with rt:
+        async with asyncio.timeout(SOON), rt:
             return (await rt.run("a", "go")).text
 
     left = runtime()
