@@ -102,13 +102,23 @@ def _is_answered(part: object) -> bool:
         case Text(text=text) | Reasoning(text=text):
             return isinstance(text, str)
         case ToolCall(id=id, name=name, arguments=arguments):
-            return isinstance(id, str) and isinstance(name, str) and isinstance(arguments, dict | str)
+            return isinstance(id, str) and isinstance(name, str) and _are_arguments(arguments)
         case UnknownPart(raw=raw):
             return isinstance(raw, dict) and values.is_json(raw)
         case Attachment(digest=digest, media_type=media_type, name=name, size=size):
             return all(isinstance(t, str) for t in (digest, media_type, name)) and isinstance(size, int)
         case _:
             return False
+
+
+def _are_arguments(given: object) -> bool:
+    """A text, or an object of JSON: every later request has to hold it, so it is looked at before the call is made."""
+    if not isinstance(given, dict):
+        return isinstance(given, str)
+    return {*map(type, given), *map(type, given.values())} <= _SURELY_JSON or values.is_json(given)
+
+
+_SURELY_JSON = {str, bool, type(None)}
 
 
 def spent_on(answer: Answer, asked: str) -> dict[str, Any]:

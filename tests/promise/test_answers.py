@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,8 @@ NO_ANSWERS: list[tuple[Any, str]] = [
     (Answer(parts=(Text(b"hello"),)), "is no part of an answer"),  # type: ignore[arg-type]
     (Answer(parts=(Text("so"), ToolCall("c1", "mail", None))), "is no part of an answer"),  # type: ignore[arg-type]
     (Answer(parts=(Text("so"), ToolCall(None, "mail", {}))), "is no part of an answer"),  # type: ignore[arg-type]
+    (Answer(parts=(ToolCall("c1", "mail", {"to": "kim"}), ToolCall("c2", "mail", {"to": Decimal(1)}))), "Decimal('1')"),
+    (Answer(parts=(Text("so"), ToolCall("c1", "mail", {"to": ["kim", float("nan")]}))), "is no part of an answer"),
     (Answer(parts=(Text("so"), ToolResponse("c1", "mail", "sent"))), "is no part of an answer"),
     (Answer(parts=(Text("so"), UnknownPart({"depth": float("nan")}))), "is no part of an answer"),
     (Answer(parts=(Text("so"), UnknownPart({"depth": b"3"}))), "is no part of an answer"),

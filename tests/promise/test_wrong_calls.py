@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ondol import Agent, InvalidInput, NotOpen, PolicyRules, Runtime
-from ondol.testing import FaultPlan, ManualClock, ScriptedModel, error, kill
+from ondol.testing import FaultPlan, ManualClock, ScriptedModel, call, error, kill
 from promise.house import House
 
 anything: Any = 5
@@ -28,6 +29,7 @@ anything: Any = 5
         (lambda: Agent("a", model=ScriptedModel), "ScriptedModel is a class: make a model of it"),  # type: ignore[arg-type]
         (lambda: ScriptedModel("hello"), r"a script is a list of answers, or a function: write \[...\], got 'hello'"),
         (lambda: ScriptedModel([anything]), r"5 is no answer of a script: give a text, call\(...\), error\(...\)"),
+        (lambda: call("pay", amount=Decimal("30")), r"call\('pay'\): amount=Decimal\('30'\) is no JSON: write it as a"),
         (lambda: error("sad"), "there is no error 'sad': use rate_limited"),  # type: ignore[arg-type]
         (lambda: ManualClock(anything), "5 is not a time: give a datetime with a zone, or a text"),
         (lambda: FaultPlan().at("outcome", fault=kill), r"is no fault: say kill\(\)"),  # type: ignore[arg-type]

@@ -52,7 +52,13 @@ Script: TypeAlias = Sequence[Entry] | Callable[[ModelRequest], Reply | Awaitable
 
 
 def call(name: str, /, **arguments: Any) -> Part:
-    """A call of a tool. The model gives it its id."""
+    """A call of a tool, with arguments as a model sends them, in JSON: ``amount="30.00"``. The model gives it its id.
+
+    Raises InvalidInput for arguments that are no JSON, such as a Decimal.
+    """
+    for key, value in arguments.items():
+        if not values.is_json(value):
+            raise InvalidInput(f"call({name!r}): {key}={value!r} is no JSON: write it as a model does, such as a text")
     return ToolCall("", name, arguments)
 
 
