@@ -236,6 +236,7 @@ class Run:
         Raises:
             RunWaiting: it waits for a person (or is parked); ``asks`` names what is open.
             RunFailed, RunCancelled, RunExpired: it ended. Each message names the next step.
+            OperationExpired: it was completed, and its session was deleted.
         """
         at_rest = ENDED if through_asks else AT_REST
         self._row = row = await self._rt._until_rest(self._row, at_rest)
@@ -248,8 +249,8 @@ class Run:
         why = ": ".join(p for p in (error.get("code", ""), error.get("message", "")) if p) or "its session was deleted"
         match row.state:
             case "completed":
-                reply = row.checked_reply() or ""
-                body = values.loads(reply or "{}")
+                reply = row.kept_reply()
+                body = values.loads(reply)
                 return RunResult(
                     text=values.decode(body.get("text", "")), run_id=row.id, session=row.session,
                     operation_id=row.operation_id, revision=body.get("revision", 0), body=reply,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ondol import checksums, pins, values
+from ondol.errors import OperationExpired
 from ondol.ids import EffectId, effect_id, idempotency_key
 from ondol.pins import Pins
 from ondol.view import Summary, View
@@ -59,6 +60,13 @@ class RunRow(NamedTuple):
         if self.reply is not None:
             checksums.check_content(self.what_was_replied(self.id), self.reply, self.reply_sum)
         return self.reply
+
+    def kept_reply(self) -> str:
+        """The reply of a completed run. Raises OperationExpired where it is no longer kept."""
+        reply = self.checked_reply()
+        if reply is None:
+            raise OperationExpired(f"run {self.id} was completed, its reply is no longer kept: its session was deleted")
+        return reply
 
 
 class Measured(NamedTuple):

@@ -39,6 +39,8 @@ async def check_cursor(read: Read, tenant: str, run: str, after: str | None) -> 
     """
     seen = cursor(run, after)
     first, last = await read(queries.journal_ends, tenant, run)
+    if first > last and last > seen:
+        raise CursorExpired(f"what happened in run {run} is not stored any more: its session was deleted")
     if first > seen + 1:
         raise CursorExpired(f"what happened in run {run} before its event {first} is not stored any more: {_INSTEAD}")
     if seen > last:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 from door import Door, door
 
-from ondol import Agent, Runtime, tool
+from ondol import Agent, AsyncClient, OperationExpired, Runtime, tool
 from ondol.testing import ScriptedModel, call
 
 SESSION = "/v1/sessions/s"
@@ -48,3 +48,17 @@ async def test_an_unfinished_run_is_cancelled_with_its_session_at_the_revision_t
     assert await _delete(http, etag, cancel="true") == (204, "")
     assert (await run.refresh()).status == "cancelled"
     assert (await http.client.get(SESSION)).status_code == 404
+
+
+async def test_the_result_of_a_completed_run_whose_session_is_erased_is_gone_and_no_empty_answer(db: str) -> None:
+    agent = Agent("a", model=ScriptedModel(["done"]))
+    async with Runtime(db, agents=[agent]) as rt, door(rt) as http, AsyncClient(http.url) as there:
+        run = await rt.start(agent, "go", session="s", operation_id="op")
+        await run.result()
+        await rt.delete_session("s", by="lee")
+        answer = await http.client.get(f"/v1/runs/{run.id}/result")
+        assert (answer.status_code, answer.json()["code"]) == (410, "operation_expired")
+        with pytest.raises(OperationExpired, match="its session was deleted"):
+            await (await there.get_run(run.id)).result()
+        watched = await http.client.get(f"/v1/runs/{run.id}/events")
+        assert (watched.status_code, "its session was deleted" in watched.json()["detail"]) == (410, True)

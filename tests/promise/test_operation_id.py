@@ -198,8 +198,10 @@ async def test_after_its_session_was_deleted_the_id_is_still_known(house: House,
         with pytest.raises(OperationMismatch):
             await life.rt.start(agent, HELLO, session="s", operation_id="op")
         if state in ("completed", "joined"):
-            with pytest.raises(OperationExpired):
+            with pytest.raises(OperationExpired, match="its session was deleted"):
                 await _start(life, agent)
+            with pytest.raises(OperationExpired, match="its session was deleted"):  # and no empty answer
+                await (await life.rt.get_run(run.id)).result()
         else:  # nothing is left to go on from
             again = await _start(life, agent)
             assert (again.id, again.status, again.retryable) == (run.id, state.partition(",")[0], False)

@@ -46,10 +46,9 @@ def of_run(run: Run, status: int | None = None) -> Json:
 
 def outcome(run: Run, *, replayed: bool = False) -> Response:
     """What came of it: of a completed run the stored reply, byte for byte."""
-    reply = run._row.checked_reply() if run.status == "completed" else None
     headers = _headers(run) | ({"idempotent-replayed": "true"} if replayed else {})
-    if reply is not None:
-        return Response(reply.encode(), 200, headers, media_type="application/json")
+    if run.status == "completed":
+        return Response(run._row.kept_reply().encode(), 200, headers, media_type="application/json")
     return Json(run_body(run), 200 if run.status in ENDED else 202, headers)
 
 

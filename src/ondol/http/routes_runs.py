@@ -230,7 +230,7 @@ def routes(service: Service, drain: Drain) -> APIRouter:
     async def get_result(
         request: Request, run: RunId, wait: Annotated[float, Query(ge=0, le=3600, description="Seconds.")] = 0
     ) -> Response:
-        """What came of it: 200 with its reply or its end, 202 while it is not at its end."""
+        """What came of it: 200 with its reply or its end, 202 while it goes on, 410 where its session was deleted."""
         found = await service.run(caller_in(request), run)
         return replies.outcome(await service.wait(found, wait))
 

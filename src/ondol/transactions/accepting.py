@@ -270,9 +270,10 @@ def known_operation(run: RunRow, fingerprint: str, at: int) -> Tx[Accepted]:
 def _stands(run: RunRow, operation_id: str, at: int) -> Tx[Accepted]:
     if run.state == "completed":
         if run.reply is None or (run.ended_at or 0) + REPLY_KEPT <= at:
+            instead = "its session was deleted, so" if run.reply is None else "read the session, or"
             raise OperationExpired(
                 f"operation {operation_id!r} was completed by run {run.id}, its reply is no longer kept: "
-                "read the session, or choose a new operation id"
+                f"{instead} choose a new operation id"
             )
         return Accepted(run, created=False, wake=False)
     return (yield from _goes_on(run, at))
