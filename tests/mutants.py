@@ -550,9 +550,16 @@ MUTANTS = (
     Mutant(
         "search: a deleted session is taken out of what is searched",
         "transactions/sessions.py",
-        "    if unsearched:\n        yield unsearched\n",
+        "    yield from forget_session(tenant, session)\n",
         "",
         ("tests/promise/test_search.py::test_a_session_that_is_deleted_is_not_found_and_leaves_no_term",),
+    ),
+    Mutant(
+        "search: a long session is taken out of it in many steps",
+        "transactions/indexing.py",
+        "            if len(writes) >= _WRITES:\n                yield writes\n                writes = []\n",
+        "",
+        ("tests/promise/test_search.py::test_a_long_session_goes_from_the_index_in_many_steps",),
     ),
     Mutant(
         "search: a document is found by its old version until the new one is there",

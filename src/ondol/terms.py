@@ -53,7 +53,8 @@ _SEPARATED = dict.fromkeys(map(ord, _BREAKS), " ")  # words, by the first rules
 
 def ever(text: str) -> set[str]:
     """The terms of a text by these rules and by those before, so that none is left behind when it goes."""
-    return {*counted(text), *counted(text.translate(_SEPARATED))}
+    separated = text.translate(_SEPARATED)
+    return {*counted(text), *(counted(separated) if separated != text else ())}
 
 
 class Asked(NamedTuple):

@@ -143,6 +143,36 @@ async def test_a_session_that_is_deleted_is_not_found_and_leaves_no_term(db: str
     assert behind.execute(db, "SELECT term FROM postings WHERE term LIKE 'xylo%'") == []
 
 
+@pytest.mark.both_stores
+async def test_a_long_session_goes_from_the_index_in_many_steps(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL ends a transaction whose process thinks for five seconds about its next statements."""
+    batches: list[int] = []
+
+    def watched(*args: Any, **options: Any) -> transactions.Tx[Any]:
+        doing, rows = transactions.sessions.delete_session(*args, **options), None
+        while True:
+            try:
+                batch = next(doing) if rows is None else doing.send(rows)
+            except StopIteration as done:
+                return done.value
+            batches.append(len(batch))
+            rows = yield batch
+
+    monkeypatch.setattr(transactions, "delete_session", watched)
+    agent = searcher(UserHistory(), SessionHistory())
+    async with Runtime(db, agents=[agent]) as rt:
+        for n in range(25):
+            words = " ".join(f"w{n}x{i}" for i in range(300))
+            await rt.run(agent, words, user="kim", session="long")
+        assert await rt.search_history("w7x7", user="kim")
+        assert await rt.search_history("w7x7", user="kim", session="long")
+        await rt.delete_session("long", by="kim")
+    assert sum(batches) > 25_000
+    assert max(batches) < 10_000
+    assert behind.execute(db, "SELECT count(*) FROM postings") == [(0,)]
+    assert behind.execute(db, "SELECT sum(docs) FROM search_spaces") == [(0,)]
+
+
 async def test_an_agent_that_does_not_search_indexes_nothing(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = searcher(SessionHistory())
     names: list[str] = []

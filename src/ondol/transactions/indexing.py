@@ -6,19 +6,22 @@ wanted; a document is found in its old version until all of the new one is there
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from ondol import messages, values
+from ondol import messages, terms, values
 from ondol.errors import StoreCorrupt
 from ondol.messages import Message, Text, ToolResponse
 from ondol.transactions.pieces import checked_body
-from ondol.transactions.remembering import Space, held, postings, unposted
+from ondol.transactions.remembering import Space, held, postings, unposted, without_terms
 from ondol.transactions.statements import Row, Statement, Tx, with_conditions
 
 _RUNS = 10  # of a history in one transaction
 _ECHOES = frozenset(("search", "recall", "read_more"))  # tools that give what stands elsewhere
 _TEXTS = 20  # that are removed in one transaction: others want to write too
+_READ = 100  # messages that are read at once
+_WRITES = 5_000  # statements of one batch; PostgreSQL ends a transaction that thinks for seconds about the next one
 
 
 def history_space(tenant: str, kind: str, user_id: str, session: str) -> Space:
@@ -83,6 +86,9 @@ def _insert(space: Space, number: int, texts: Sequence[NewText], *, kept: bool) 
             "body": body,
         }
         writes += [("text.insert", row), *postings(space.tenant, number, doc, new.text)]
+        if len(writes) >= _WRITES:
+            yield writes
+            writes = []
     yield writes
 
 
@@ -143,8 +149,8 @@ def stored_text(body: str) -> str:
     return text
 
 
-def forget_session(tenant: str, session: str) -> Tx[list[Statement]]:
-    """What removes the messages of a session from all that is searched; before they are erased.
+def forget_session(tenant: str, session: str) -> Tx[None]:
+    """Remove the messages of a session from all that is searched; before they are erased.
 
     Nobody makes one of them findable until the transaction ends: also the spaces that are not there yet are taken.
     """
@@ -153,14 +159,27 @@ def forget_session(tenant: str, session: str) -> Tx[list[Statement]]:
     spaces = [history_space(tenant, kind, user, session) for (user,) in sorted(rows) for kind in ("session", "user")]
     taken = yield [("space.take", space.key | {"docs": 0}) for space in spaces]
     by_number = {rows[0][0]: space for space, rows in zip(spaces, taken, strict=True)}
-    (rows,) = yield [("text.of_session", of_session)]
-    bodies = yield [("message.one", {"tenant": tenant, "run": run, "ordinal": n}) for _, _, run, n in rows]
+    (found,) = yield [("text.of_session", of_session)]
+    places: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    for number, doc, run, ordinal in found:
+        places.setdefault((run, ordinal), []).append((number, doc))
+    said = list(places)
     writes: list[Statement] = []
-    for (space, doc, run, _), found in zip(rows, bodies, strict=True):
-        writes += unposted(tenant, space, doc, _readable(run, found))
-        writes.append(("text.delete", {"tenant": tenant, "space": space, "doc": doc}))
-        writes.append(("space.shrink", by_number[space].key | {"docs": 1}))
-    return writes
+    for first in range(0, len(said), _READ):
+        some = said[first : first + _READ]
+        bodies = yield [("message.one", {"tenant": tenant, "run": run, "ordinal": n}) for run, n in some]
+        for message, stored in zip(some, bodies, strict=True):
+            found_by = sorted(terms.ever(_readable(message[0], stored)))
+            for number, doc in places[message]:
+                writes += without_terms(tenant, number, doc, found_by)
+                writes.append(("text.delete", {"tenant": tenant, "space": number, "doc": doc}))
+            if len(writes) >= _WRITES:
+                yield writes
+                writes = []
+    gone = Counter(number for number, *_ in found)
+    writes += [("space.shrink", by_number[number].key | {"docs": docs}) for number, docs in gone.items()]
+    if writes:
+        yield writes
 
 
 def _readable(run: str, rows: Iterable[Row]) -> str:

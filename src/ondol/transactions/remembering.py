@@ -7,7 +7,7 @@ remembers is written by its commit (T8); what people do is written at once, with
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ondol import checksums, ranking, terms, values
@@ -222,8 +222,12 @@ def postings(tenant: str, space: int, doc: int, text: str) -> list[Statement]:
 
 def unposted(tenant: str, space: int, doc: int, text: str) -> list[Statement]:
     """The opposite of ``postings``, by whichever rules they were made."""
+    return without_terms(tenant, space, doc, sorted(terms.ever(text)))
+
+
+def without_terms(tenant: str, space: int, doc: int, found_by: Iterable[str]) -> list[Statement]:
     key = {"tenant": tenant, "space": space, "doc": doc}
-    return [("posting.delete", key | {"term": term}) for term in sorted(terms.ever(text))]
+    return [("posting.delete", key | {"term": term}) for term in found_by]
 
 
 def fact_hash(text: str) -> str:

@@ -151,9 +151,7 @@ def delete_session(
     if unknown and not with_unknown:
         raise SessionBusy(session, unknown[0][0], "ended", unknown[0][1])
     yield from _orphan(tenant, session)
-    unsearched = yield from forget_session(tenant, session)
-    if unsearched:
-        yield unsearched
+    yield from forget_session(tenant, session)
     erased = (
         "message.erase", "entry.erase", "effect.erase", "ask.erase", "run.erase", "blob.loosen_of_session",
         "blob.used_by_session", "compaction.erase", "carried.erase", "outbox.erase", "signal.erase", "act.erase",
