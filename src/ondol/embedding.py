@@ -54,7 +54,7 @@ class Embedding:
         if self.embedder is None or not query.strip() or self._now() < self._rests_until:
             return None
         try:
-            asked = functools.partial(self.embedder.embed, [_cut(query)], query=True)
+            asked = functools.partial(self.embedder.embed, [values.valid(_cut(query))], query=True)
             (vector,) = await from_outside(asked, _MOMENT)
             return Near(self.embedder.name, vectors.packed(vector))
         except Exception as error:  # of the embedder: no search fails by it
@@ -107,7 +107,8 @@ class Embedding:
 
     async def _embedded(self, texts: Sequence[str]) -> list[bytes]:
         assert self.embedder is not None
-        given = await from_outside(functools.partial(self.embedder.embed, texts, query=False), _PATIENCE)
+        asked = functools.partial(self.embedder.embed, [values.valid(text) for text in texts], query=False)
+        given = await from_outside(asked, _PATIENCE)
         return [vectors.packed(vector) for vector in given]
 
     def _now(self) -> int:

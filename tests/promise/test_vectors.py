@@ -57,6 +57,15 @@ async def test_what_no_word_finds_is_found_by_its_vector_and_the_journal_says_so
         assert "'found_by': 'vectors'" in told.text
 
 
+async def test_an_embedder_is_given_texts_that_can_be_written_as_utf_8(db: str) -> None:
+    """A fact that cannot be would keep the others of its memory from having vectors."""
+    embedder = Themes()
+    async with Runtime(db, embedder=embedder) as rt:
+        await rt.memory.add("likes green tea \ud83d", **KIM)
+        assert (await until_found(rt, "which beverage \ud83d", "likes green tea \ud83d", **KIM)).found_by == "vectors"
+    assert {text for text, _ in embedder.asked} == {"likes green tea ?", "which beverage ?"}
+
+
 @pytest.mark.both_stores
 async def test_vectors_are_kept_over_a_restart_and_made_anew_for_another_model(db: str) -> None:
     first, same, other = Themes(), Themes(), Themes("themes-2")
