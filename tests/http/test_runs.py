@@ -6,9 +6,12 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 
+import httpx
 import pytest
 from door import Door, door, read, run, watch
 from kit import Conversation, Gate
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from ondol import Agent, Context, Runtime, tool
 from ondol.testing import ScriptedModel, call
@@ -46,6 +49,17 @@ async def test_an_accepted_run_is_durable_and_has_an_address(http: Door) -> None
         "id": body["id"], "state": "completed", "session": body["session"], "operation_id": "k 1", "text": "hello",
         "revision": 1,
     }  # fmt: skip
+
+
+async def test_an_address_is_one_where_the_door_is_mounted_too(db: str) -> None:
+    async with Runtime(db, agents=agents()) as rt:
+        app = Starlette(routes=[Mount("/über uns", app=rt.asgi())])
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
+            made = await client.post("/über uns/v1/sessions", json={"id": "a b"})
+            started = await client.post(f"/über uns{RUNS}", json={"agent": "payer", "input": "pay"})
+            where = [answer.headers["location"] for answer in (made, started)]
+            assert where == ["/%C3%BCber%20uns/v1/sessions/a%20b", f"/%C3%BCber%20uns/v1/runs/{started.json()['id']}"]
+            assert [(await client.get(address)).status_code for address in where] == [200, 200]
 
 
 async def test_the_same_key_again_has_the_same_bytes_and_says_so(http: Door) -> None:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -33,6 +33,7 @@ from ondol.errors import (
 from ondol.http.callers import caller_of, is_loopback
 from ondol.http.drain import Drain
 from ondol.http.requests import is_page, path_with_slashes, place
+from ondol.http.routing import PREFIX
 from ondol.runtime import THROUGH, Runtime
 
 Failed: TypeAlias = Callable[[Request, OndolError, int | None], Awaitable[Response]]
@@ -108,6 +109,8 @@ class Guard:
                 started = True
                 if not any(name == b"cache-control" for name, _ in message["headers"]):
                     message = {**message, "headers": [*message["headers"], (b"cache-control", b"no-store")]}
+                if root := scope.get("root_path"):  # of the API, which names its places as it knows them
+                    message = {**message, "headers": [_seen_from(root, *header) for header in message["headers"]]}
             await send(message)
 
         if (size := sum(len(name) + len(value) for name, value in scope["headers"])) > self.admission.limits.headers:
@@ -168,6 +171,12 @@ class Guard:
         followed = request.method not in _CHANGES and request.headers.get("sec-fetch-mode") == "navigate"  # a link
         if origin is None and request.headers.get("sec-fetch-site") == "cross-site" and not followed:
             raise Forbidden("a page from elsewhere may not use this server")
+
+
+def _seen_from(root: str, name: bytes, value: bytes) -> tuple[bytes, bytes]:
+    """A header of an answer, where the door is mounted below ``root``."""
+    is_ours = name == b"location" and value.startswith(f"{PREFIX}/".encode())
+    return name, quote(root).encode() + value if is_ours else value
 
 
 def _name(host: str) -> str:
