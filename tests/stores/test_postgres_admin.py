@@ -61,8 +61,12 @@ async def test_what_cannot_be_opened_says_why_and_what_to_do(empty: str, postgre
     with pytest.raises(InvalidInput, match="this names no store"):
         PostgresStore("postgresql://localhost/x?nonsense=1")
     assert Place.of("postgresql://a:secret@db1:5432,db2:5433/x").name == "postgresql://db1:5432,db2:5433/x"
-    with pytest.raises(InvalidInput, match="say a name of small letters"):
-        PostgresStore("postgresql://localhost/x?schema=A;DROP")
+    for name in ("A;DROP", "pg_ondol"):
+        with pytest.raises(InvalidInput, match="say a name of small letters"):
+            PostgresStore(f"postgresql://localhost/x?schema={name}")
+    for given in ("pool_size=nan", "pool_size=1e999", "lease=inf", "pool_timeout=nan", "lease=soon", "lease="):
+        with pytest.raises(InvalidInput, match="say a number from"):
+            PostgresStore(f"postgresql://localhost/x?{given}")
 
 
 async def test_a_database_that_cannot_hold_every_text_is_refused_before_anything_is_accepted(postgres: Server) -> None:
@@ -332,7 +336,7 @@ async def stuck(request: Any) -> str:
 
 
 async def test_a_store_in_a_schema_of_its_own_is_apart_from_another(empty: str) -> None:
-    one, two = PostgresStore(f"{empty}?schema=one"), PostgresStore(f"{empty}?schema=two")
+    one, two = PostgresStore(f"{empty}?schema=one"), PostgresStore(f"{empty}?schema=order")  # a word of SQL
     for store in (one, two):
         await store.open(lambda: None)
     await one.write(set_meta, "a", "1")

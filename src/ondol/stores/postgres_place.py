@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ from ondol.stores.postgres_wire import Refused
 
 SMALLEST_POOL = 5
 _OWN = ("pool_size", "pool_timeout", "lease", "schema")
-_SCHEMA = re.compile("[a-z_][a-z0-9_]{0,62}")
+_SCHEMA = re.compile("(?!pg_)[a-z_][a-z0-9_]{0,62}")
 OLDEST_SERVER = 140000  # the oldest version of PostgreSQL that is tried
 PATIENCE = 10.0  # seconds that a server may be away, as in a restart or a failover, before callers are told
 PAUSE = 0.05  # seconds between two attempts to connect
@@ -108,7 +109,8 @@ class Place:
         where = ",".join(f"{h or 'localhost'}{p and ':'}{p}" for h, p in zip(hosts, ports, strict=False))
         schema = own.get("schema", "ondol")
         if not _SCHEMA.fullmatch(schema):
-            raise InvalidInput(f"schema={schema!r} is not possible: say a name of small letters, digits and _")
+            allowed = "small letters, digits and _, not pg_…"
+            raise InvalidInput(f"schema={schema!r} is not possible: say a name of {allowed}")
         several = {"target_session_attrs": "read-write"} if "," in str(parsed.get("host", "")) else {}
         wanted = {name: str(value) for name, value in parsed.items() if value is not None}
         made = conninfo.make_conninfo(**{**_CONNECTING, **several, **wanted})
@@ -264,6 +266,6 @@ def _number(given: dict[str, str], name: str, default: float, least: float) -> f
         number = float(given.get(name, default))
     except ValueError:
         number = least - 1
-    if number < least:
+    if not least <= number < math.inf:
         raise InvalidInput(f"{name}={given[name]!r} is not possible: say a number from {least:g} on")
     return number

@@ -66,7 +66,7 @@ def done_steps(connection: psycopg.Connection[Any], place: Place) -> set[str]:
                 f"schema {place.schema} of {place.name} holds tables that are not Ondol's: name another one (?schema=…)"
             )
         return set()
-    return {name for (name,) in connection.execute(f"SELECT name FROM {place.schema}.schema_steps".encode())}
+    return {name for (name,) in connection.execute(f'SELECT name FROM "{place.schema}".schema_steps'.encode())}
 
 
 def due(done: set[str], known: Sequence[Step], place: Place, *, post: bool = False) -> list[Step]:
@@ -86,8 +86,9 @@ def script(todo: Sequence[Step], place: Place) -> str:
         "BEGIN;",
         f"SELECT pg_advisory_xact_lock(hashtextextended('ondol.migrate.{place.schema}', 0));",
         # (IF NOT EXISTS would ask for the right to make one also where it is there.)
-        f"DO $$ BEGIN IF to_regnamespace('{place.schema}') IS NULL THEN CREATE SCHEMA {place.schema}; END IF; END $$;",
-        f"SET LOCAL search_path = {place.schema};",
+        f"DO $$ BEGIN IF to_regnamespace('{place.schema}') IS NULL "
+        f'THEN CREATE SCHEMA "{place.schema}"; END IF; END $$;',
+        f'SET LOCAL search_path = "{place.schema}";',
         'CREATE TABLE IF NOT EXISTS schema_steps (name TEXT COLLATE "C" PRIMARY KEY);',
     ]
     for step in todo:
