@@ -52,6 +52,10 @@ async def test_what_cannot_be_opened_says_why_and_what_to_do(empty: str, postgre
         await opens(postgres.url("nothing"))
     with pytest.raises(StoreError, match=r"does not let this user in .*: look at user and password"):
         await opens(empty.replace("postgres@", "nobody@"))
+    postgres.execute(f"REVOKE CONNECT ON DATABASE {empty.rpartition('/')[2]} FROM PUBLIC")
+    postgres.execute("CREATE ROLE passerby LOGIN")
+    with pytest.raises(StoreError, match=r"does not let this user in .*permission denied.*: look at user and password"):
+        await opens(empty.replace("postgres@", "passerby@"))
     with pytest.raises(StoreBusy, match=r"cannot be reached .*: is it running, and is the address right"):
         await opens("postgresql://postgres@127.0.0.1:1/x")
     with pytest.raises(StoreError, match=r"is read-only: name the primary, .* or unset default_transaction_read_only"):
@@ -84,6 +88,15 @@ async def test_a_database_that_cannot_hold_every_text_is_refused_before_anything
         async with Runtime(made(encoding), agents=[agent]) as rt:
             assert (await rt.run(agent, "안녕 ✓", session="김")).text == "응 😀"
             assert [m.message.text for m in await (await rt.get_session("김")).messages()] == ["안녕 ✓", "응 😀"]
+
+
+@pytest.mark.parametrize("given", ["client_encoding=LATIN1", "options=-c%20client_encoding%3DLATIN1"])
+async def test_what_is_said_is_stored_as_it_is_whatever_encoding_a_url_names(empty: str, given: str) -> None:
+    agent = Agent("talk", model=Conversation({"안녕": ["café"]}))
+    async with Runtime(f"{empty}?{given}", agents=[agent]) as rt:
+        await rt.run(agent, "안녕", session="김")
+    async with Runtime(empty) as rt:
+        assert [m.message.text for m in await (await rt.get_session("김")).messages()] == ["안녕", "café"]
 
 
 @pytest.mark.parametrize("of", ["the user", "the server"])

@@ -35,7 +35,7 @@ PATIENCE = 10.0  # seconds that a server may be away, as in a restart or a failo
 PAUSE = 0.05  # seconds between two attempts to connect
 _IDLE_IN_TRANSACTION = 5.0  # seconds after which the server ends a transaction whose process has stopped
 _CONNECTING = {
-    "connect_timeout": "10", "application_name": "ondol", "client_encoding": "UTF8",
+    "connect_timeout": "10", "application_name": "ondol",
     "keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3", "tcp_user_timeout": "30000",
 }  # fmt: skip
 
@@ -113,7 +113,7 @@ class Place:
             raise InvalidInput(f"schema={schema!r} is not possible: say a name of {allowed}")
         several = {"target_session_attrs": "read-write"} if "," in str(parsed.get("host", "")) else {}
         wanted = {name: str(value) for name, value in parsed.items() if value is not None}
-        made = conninfo.make_conninfo(**{**_CONNECTING, **several, **wanted})
+        made = conninfo.make_conninfo(**{**_CONNECTING, **several, **wanted, "client_encoding": "UTF8"})
         return Place(
             conninfo=made,
             name=f"postgresql://{where}/{parsed.get('dbname', '')}",
@@ -168,7 +168,7 @@ class Place:
             return StoreError(f"{self.name}: there is no such database ({said}): make it (createdb), or name another")
         if "too many" in said or "connection slots" in said:  # some of these name a role
             return StoreBusy(f"{self.name} has no connection left ({said}): raise max_connections, or use fewer")
-        if "authentication" in said or "no password" in said or "role" in said or "pg_hba" in said:
+        if any(words in said for words in _NOT_LET_IN):
             return StoreError(f"{self.name} does not let this user in ({said}): look at user and password")
         return StoreBusy(f"{self.name} cannot be reached ({said}): is it running, and is the address right?")
 
@@ -241,6 +241,7 @@ class Connector:
             time.sleep(PAUSE)
 
 
+_NOT_LET_IN = ("authentication", "no password", "role", "pg_hba", "permission denied")
 _NAME = "name the primary, or all hosts (HOST1,HOST2)"
 #: ``ondol.taken`` is there before it is set, or not after that, where a pooler gives a connection to several.
 _SETTINGS = """
