@@ -92,8 +92,16 @@ def _is_plain(given: dict[Any, Any]) -> bool:
 
 
 def as_object(encoded: dict[str, Any]) -> dict[str, Any]:
-    """An encoded mapping as a JSON object with one entry a key, so that another can be laid over it."""
-    return encoded if TAG not in encoded else encode_object(decode(encoded))
+    """An encoded mapping as a JSON object with one entry a key, so that another can be laid over it.
+
+    Raises ValueError for what is tagged as something else.
+    """
+    if TAG not in encoded:
+        return encoded
+    decoded = decode(encoded)
+    if not isinstance(decoded, dict):
+        raise ValueError(f"a {type(decoded).__name__} is no object")
+    return encode_object(decoded)
 
 
 def encode_object(given: Mapping[Any, Any], lost: list[str] | None = None) -> dict[str, Any]:

@@ -37,6 +37,18 @@ def body(**more: object) -> dict[str, object]:
     return {"agent": "hello", "input": "hi", **more}
 
 
+@pytest.mark.parametrize(
+    "tagged", [{"$ondol": "bytes", "v": "AA=="}, {"$ondol": "decimal", "v": "1"}, {"$ondol": "bytes", "v": "!"}]
+)
+async def test_an_object_that_is_tagged_as_something_else_is_refused(http: Door, tagged: dict[str, str]) -> None:
+    for method, path, given in [
+        ("POST", "/v1/runs", body(metadata=tagged)), ("POST", "/v1/sessions", {"id": "s", "state": tagged}),
+    ]:  # fmt: skip
+        answer = await http.client.request(method, path, json=given)
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid_input"), answer.text
+    assert await http.app.runtime.runs() == []
+
+
 async def test_what_is_too_large_is_413_and_too_deep_422(http: Door) -> None:
     async def chunks() -> AsyncIterator[bytes]:
         for _ in range(5):
