@@ -77,6 +77,13 @@ MUTANTS = (
         ("tests/http/console/test_hostile.py::test_a_form_sends_back_what_was_there_also_what_cannot_be_seen",),
     ),
     Mutant(
+        "cancel: a process that ends waits for what it asked to end, and not for ever",
+        "worker.py",
+        "            await unwound()\n",
+        "            pass\n",
+        ("tests/promise/test_cancel.py::test_b08_c_a_call_that_ignores_its_end_does_not_keep_the_process",),
+    ),
+    Mutant(
         "http: nothing large is taken of somebody who is not known",
         "http/guard.py",
         "        if unknown:\n",

@@ -132,7 +132,7 @@ async def dispatch(
         return TimedOut() if ending == "timeout" else Stopped()
     finally:
         if not call.future.done() and not call.in_thread:
-            call.future.cancel()
+            call.leave()
 
 
 async def awaited(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
@@ -121,6 +122,7 @@ class InFlight(Generic[T]):
         else:
             self.future.add_done_callback(_noticed)
             self.future.cancel()
+            _left.add(self.future)
 
     async def stop(self, clock: Clock, patience: timedelta) -> bool:
         """Ask it to end and wait for that; False if it goes on all the same."""
@@ -131,6 +133,19 @@ class InFlight(Generic[T]):
     async def stop_late(self, clock: Clock) -> bool:
         """As ``stop``, for an attempt whose time is over: a thread cannot be stopped, so nobody waits for it."""
         return False if self.in_thread else await self.stop(clock, _UNWIND)
+
+
+_left: weakref.WeakSet[asyncio.Future[Any]] = weakref.WeakSet()  # asked to end, and waited for by nobody
+
+
+async def unwound() -> None:
+    """Return when what was left has ended. What goes on all the same must not keep the process from exiting, as little
+    as a thread does: ``asyncio.run`` would wait for each task that it knows, for ever."""
+    if left := [task for task in asyncio.all_tasks() if task in _left]:
+        _, going = await asyncio.wait(left, timeout=_UNWIND.total_seconds())
+        for task in going:
+            asyncio.tasks._unregister_task(task)
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
 def _noticed(future: asyncio.Future[Any]) -> None:
@@ -160,14 +175,27 @@ async def from_outside(asked: Callable[[], Awaitable[T]], seconds: float) -> T:
     Raises:
         TimeoutError; what it raised; RuntimeError for what is no ``Exception``.
     """
-    try:
-        async with asyncio.timeout(seconds):
+
+    async def ask() -> T:
+        try:
             return await asked()
+        except (KeyboardInterrupt, SystemExit) as error:  # these would leave the task
+            raise RuntimeError(f"it raised {values.error_text(error)}") from error
+
+    asking = InFlight.of_coroutine(ask())
+    try:
+        await asyncio.wait([asking.future], timeout=seconds)
+        if not asking.future.done():
+            asking.future.cancel()
+            await asyncio.wait([asking.future], timeout=_UNWIND.total_seconds())
+            raise TimeoutError
+    finally:
+        asking.leave()
+    try:
+        return asking.future.result()
     except Exception:  # the caller's to deal with; what follows is only about what is none
         raise
     except asyncio.CancelledError as error:
-        if is_asked_to_end():
-            raise
         raise RuntimeError("it was cancelled by something of its own") from error
     except BaseException as error:
         raise RuntimeError(f"it raised {values.error_text(error)}") from error

@@ -118,8 +118,8 @@ class Body:
         self._is_closed = True
         if self._task is None or self._task.done():
             return
+        body = InFlight(self._task, in_thread=False)
         try:
-            body = InFlight(self._task, in_thread=False)
             if self._answer is not None and not self._answer.done():
                 self._answer.set_exception(Suspended())
                 if await body.wait(self._clock, _UNWIND.total_seconds(), None) == "done":
@@ -127,7 +127,7 @@ class Body:
             if not await body.stop(self._clock, _UNWIND):
                 log.warning("the body of a tool of steps does not end: it catches what should pass through it")
         finally:
-            self._task.cancel()  # nothing, if it is done
+            body.leave()
 
 
 @dataclass(frozen=True, slots=True)

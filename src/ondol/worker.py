@@ -20,7 +20,7 @@ from datetime import timedelta
 
 from ondol import lifecycle, queries, transactions
 from ondol.attempts import begun_by, calling
-from ondol.cancellation import InFlight, begin
+from ondol.cancellation import InFlight, begin, unwound
 from ondol.clock import Clock, Jumps, Timer, micros, to_micros
 from ondol.deliveries import Deliveries
 from ondol.embedding import Embedding
@@ -125,6 +125,7 @@ class EmbeddedEngine:
             if places:  # what is being accepted is not cut in half
                 await asyncio.wait(places, timeout=_ACCEPTING)
             await self._give_back_the_rest()
+            await unwound()
 
     def is_working_on(self, run: str) -> bool:
         return run in self._driven or run in self._pending or run in self._suspects

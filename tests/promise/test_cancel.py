@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,11 +22,16 @@ from ondol import (
     ModelRequest,
     NotDone,
     NotFound,
+    OutboxMessage,
     RunCancelled,
+    Runtime,
     Text,
+    cancellation,
+    effects,
+    steps,
     tool,
 )
-from ondol.testing import FaultPlan, barrier, call
+from ondol.testing import FaultPlan, ScriptedModel, barrier, call
 from promise.house import HELLO, House, kinds, notes, rest, states, the_ask
 
 LOOK, REFUND, LETTER = call("look", order="1"), call("refund", order="1"), call("letter", to="kim")
@@ -221,6 +229,66 @@ async def test_b08_c_a_write_that_says_that_nothing_happened_has_failed(house: H
         return "never"
 
     assert await in_flight(house, act) == ("failed", None)
+
+
+@pytest.mark.parametrize("ends_by", ["its timeout", "a cancel", "the end of the process"])
+@pytest.mark.parametrize("effect", ["once", "steps"])
+async def test_b08_c_a_call_that_ignores_its_end_does_not_keep_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends_by: str, effect: Any
+) -> None:
+    """``asyncio.run`` waits for each task of its loop, for ever."""
+    for module, patience in ((cancellation, "_UNWIND"), (steps, "_UNWIND"), (effects, "GRACE")):
+        monkeypatch.setattr(module, patience, timedelta(milliseconds=10))
+    in_tool, released, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    @tool(effect=effect, timeout=timedelta(milliseconds=100) if ends_by == "its timeout" else timedelta(minutes=1))
+    async def act(ctx: Context[None]) -> None:
+        in_tool.set()
+        while not released.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await released.wait()
+        ended.set()
+
+    agent, before = Agent("a", model=ScriptedModel([call("act"), "done"]), tools=[act]), asyncio.all_tasks()
+    try:
+        async with Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[agent]) as rt:
+            run = await rt.start(agent, "go")
+            await in_tool.wait()
+            if ends_by == "a cancel":
+                await run.cancel(by="kim")
+            if ends_by != "the end of the process":
+                await rest(run)
+            await rt.close(drain=0)
+        assert asyncio.all_tasks() == before
+    finally:
+        released.set()
+        await ended.wait()
+
+
+async def test_code_beside_a_run_that_ignores_its_end_does_not_keep_the_process_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cancellation, "_UNWIND", timedelta(milliseconds=10))
+    told, released, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def deliver(message: OutboxMessage) -> None:
+        told.set()
+        while not released.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await released.wait()
+        ended.set()
+
+    agent, before = Agent("a", model=ScriptedModel(["done"])), asyncio.all_tasks()
+    try:
+        async with Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[agent], deliver=deliver) as rt:
+            await rt.start(agent, "go")
+            await told.wait()
+            async with asyncio.timeout(60):
+                await rt.close(drain=0)
+        assert asyncio.all_tasks() == before
+    finally:
+        released.set()
+        await ended.wait()
 
 
 async def test_b08_c_a_function_in_a_thread_sees_that_it_was_asked_to_stop(house: House) -> None:
