@@ -11,7 +11,7 @@ import hashlib
 import select
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
 import psycopg
 from psycopg.pq import DiagnosticField, ExecStatus
@@ -21,7 +21,10 @@ from ondol.errors import StoreFault
 from ondol.stores.postgres_statements import DECODERS, TEXTS, encoded
 from ondol.transactions import Row, Statement
 
+Prepared: TypeAlias = tuple[bytes, tuple[int, ...]]  # the text of a statement, and the types of its parameters
+
 PATIENCE = 60.0  # seconds without a word of the server after which the connection is taken for lost
+_LONGEST_NAME = 64  # bytes of a name in PostgreSQL, with the one that ends it
 
 
 class ConnectionLost(Exception):
@@ -41,10 +44,10 @@ class Wire:
 
     def __init__(self, connection: psycopg.Connection[Any], patience: float = PATIENCE) -> None:
         self._connection, self._pg, self._patience = connection, connection.pgconn, patience
-        self._prepared: dict[tuple[str, tuple[int, ...]], bytes] = {}
+        self._prepared: dict[Prepared, bytes] = {}
         self._decoders: dict[str, list[Callable[[bytes], Any]]] = {}
-        self._sent: list[tuple[str, tuple[str, tuple[int, ...]] | None]] = []  # name; what it prepares
-        self.changed: list[int] = []  # rows that each statement of the last round trip changed
+        self._sent: list[tuple[str, Prepared | None]] = []  # name; what it prepares
+        self.changed: list[bool] = []  # whether each statement of the last round trip changed rows
         self._pg.nonblocking = 1
         self._pg.enter_pipeline_mode()
         self._poll = select.poll()
@@ -59,12 +62,7 @@ class Wire:
             ready.append((name, text.sql, parameters))
         try:
             for name, sql, parameters in ready:
-                types = tuple(p[1] for p in parameters)
-                known = self._prepared.get((name, types))
-                if known is None:
-                    known = self._prepared[name, types] = _name_of(sql, types)
-                    self._pg.send_prepare(known, sql, types)
-                    self._sent.append((name, (name, types)))
+                known = self._known(name, sql, tuple([p[1] for p in parameters]))
                 self._pg.send_query_prepared(known, [p[0] for p in parameters], [p[2] for p in parameters], 1)
                 self._sent.append((name, None))
         except psycopg.Error as error:
@@ -74,10 +72,19 @@ class Wire:
     def control(self, sql: str) -> None:
         """Put BEGIN, COMMIT or ROLLBACK on its way."""
         try:
-            self._pg.send_query_params(sql.encode(), None)
+            self._pg.send_query_prepared(self._known("", sql.encode(), ()), None)
         except psycopg.Error as error:
             raise ConnectionLost(str(error)) from error
         self._sent.append(("", None))
+
+    def _known(self, name: str, sql: bytes, types: tuple[int, ...]) -> bytes:
+        """What the server calls the statement, which goes there first if this connection has not used it yet."""
+        known = self._prepared.get((sql, types))
+        if known is None:
+            known = self._prepared[sql, types] = _name_of(sql, types)
+            self._pg.send_prepare(known, sql, types)
+            self._sent.append((name, (sql, types)))
+        return known
 
     def receive(self) -> list[list[Row]]:
         """The rows of each statement since the last time, in one round trip.
@@ -88,7 +95,7 @@ class Wire:
         """
         sent, self._sent = self._sent, []
         rows: list[list[Row]] = []
-        changed: list[int] = []
+        changed: list[bool] = []
         refused: Refused | None = None
         try:
             self._pg.pipeline_sync()
@@ -171,7 +178,10 @@ def _decoder(name: str, kind: int) -> Callable[[bytes], Any]:
 
 
 def _name_of(sql: bytes, types: tuple[int, ...]) -> bytes:
-    """By what it says: should a connection be shared by others, none of them runs another statement under this name."""
+    """By what it says: should a connection be shared by others, none of them runs another statement under this name.
+    COMMIT and the like are called so."""
+    if not types and len(sql) < _LONGEST_NAME:
+        return sql
     return hashlib.sha256(sql + repr(types).encode()).hexdigest()[:32].encode()
 
 
@@ -181,7 +191,7 @@ def _refused(result: PGresult, place: int) -> Refused:
     return Refused(place, state.decode(), message.decode(errors="replace"))
 
 
-def _changed(result: PGresult) -> int:
-    """Rows inserted, updated or deleted."""
-    word, *_ = (result.command_status or b"").split(b" ", 1)
-    return (result.command_tuples or 0) if word in (b"INSERT", b"UPDATE", b"DELETE") else 0
+def _changed(result: PGresult) -> bool:
+    """Whether rows were inserted, updated or deleted."""
+    word = result.command_status or b""
+    return word.startswith((b"INSERT", b"UPDATE", b"DELETE")) and not word.endswith(b" 0")
