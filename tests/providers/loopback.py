@@ -130,7 +130,10 @@ class LoopbackServer:
             self._arrived.notify_all()
         async with asyncio.TaskGroup() as tasks:
             watch = tasks.create_task(self._watch(reader, exchange))
-            await behaviour(exchange)
+            try:
+                await behaviour(exchange)
+            except ConnectionError:  # a write saw it before the watch did
+                exchange.gone.set()
             watch.cancel()
 
     async def _watch(self, reader: asyncio.StreamReader, exchange: Exchange) -> None:
