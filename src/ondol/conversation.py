@@ -13,7 +13,7 @@ from ondol import carried, context, messages, outputs, sizes, view
 from ondol.histories import NO_HISTORY, History, Told
 from ondol.journal import Shown
 from ondol.messages import Blob, Message
-from ondol.view import Forms, Item, View
+from ondol.view import Forms, Item, MadeForms, View
 
 
 class Conversation:
@@ -39,6 +39,7 @@ class Conversation:
         self._heavy: list[int] = []  # the ordinals of those with images, files and the like
         self._instructions = instructions
         self._sendable: dict[int, Item] = {}  # by ordinal, which is also its place here
+        self._made: MadeForms = {}
         self._sent: list[Message] = []  # as the last request had them, up to the ordinal _sent_upto
         self._sent_at: list[int] = []  # their ordinals
         self._sent_upto = 0
@@ -118,8 +119,8 @@ class Conversation:
         block = carried.message(self.carried[shown.carried])
         own = self._sent
         if shown.view.last > shown.history:
-            items = [Item(shown.history + o, m, 0) for o, m in zip(self._sent_at, own, strict=True)]
-            own = Forms(items, self.repeatable).messages(shown.view)
+            items = [self._item_of(shown.history, o, m) for o, m in zip(self._sent_at, own, strict=True)]
+            own = Forms(items, self.repeatable, self._made).messages(shown.view)
         return (self._shown(shown)[0], *block, *self._seen(shown.view).messages, *own)
 
     def hash(self, shown: Shown, upto: int, extra: Mapping[int, str]) -> str:
@@ -149,11 +150,11 @@ class Conversation:
         before = self._seen(seen).weight
         if seen.last <= self._history.until:
             return before + self._weight + sum(map(sizes.weight_of_body, extra.values()))
-        return before + Forms(self._own_items(extra), self.repeatable).size(seen)
+        return before + Forms(self._own_items(extra), self.repeatable, self._made).size(seen)
 
     def forms(self, extra: Mapping[int, str]) -> Forms:
         """All messages, in the forms that views give them."""
-        return Forms([*self._history.items, *self._own_items(extra)], self.repeatable)
+        return Forms([*self._history.items, *self._own_items(extra)], self.repeatable, self._made)
 
     def payloads_seen(self, seen: View, answered: int | None) -> int:
         """The place behind the last image, file or the like that the model has answered, by now.
@@ -168,9 +169,15 @@ class Conversation:
             places += [until + o for o in self._heavy if o < answered]
         return max([seen.payloads, *(place + 1 for place in places)])
 
+    def _item_of(self, own: int, ordinal: int, message: Message) -> Item:
+        """A message of a request; what the runtime put in the place of a missing result has no weight."""
+        known = self._sendable.get(ordinal)
+        weight = known.weight if known is not None and known.message is message else 0
+        return Item(own + ordinal, message, weight)
+
     def _own_items(self, extra: Mapping[int, str]) -> list[Item]:
         until = self._history.until
-        items = {o: item._replace(place=until + o) for o, item in self._sendable.items()}
+        items = {o: Item(until + o, item.message, item.weight) for o, item in self._sendable.items()}
         for ordinal, body in extra.items():
             if (sent := context.sendable(body, messages.loads(body), self.provider)) is not None:
                 items[ordinal] = Item(until + ordinal, sent, sizes.weight_of_stored(body, sent))

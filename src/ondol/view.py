@@ -12,7 +12,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from ondol import payloads, values
 from ondol.messages import Attachment, Message, Reasoning, ToolResponse, runtime_note
@@ -68,6 +68,10 @@ class Form(NamedTuple):
     weight: int
 
 
+#: By the place of a message and what is cut of it: the message, and its form.
+MadeForms: TypeAlias = dict[tuple[int, bool, bool, bool], tuple[Message, Form]]
+
+
 def reference(place: int, part: int | None = None) -> str:
     """What ``read_more`` is given to show a message, or an attachment of it, again."""
     return f"m{place}" if part is None else f"m{place}.{part}"
@@ -89,16 +93,18 @@ class Forms:
     """The messages of a conversation in the forms that views give them; each form is made once.
 
     ``repeatable`` names the tools that may be called again: of their results nothing is lost that cannot be had anew.
+    ``made`` are the forms that were made of these messages before.
     """
 
-    def __init__(self, items: Sequence[Item], repeatable: Collection[str]) -> None:
+    def __init__(self, items: Sequence[Item], repeatable: Collection[str], made: MadeForms | None = None) -> None:
         self.items, self._repeatable = items, repeatable
-        self._made: dict[tuple[int, bool, bool, bool], Form] = {}
+        self._made: MadeForms = {} if made is None else made
 
     def shown(self, view: View) -> Iterator[Form]:
         """What the view shows, in order."""
         finished: list[Item] = []
-        for n, item in enumerate(self.items):
+        last = view.last
+        for item in self.items:
             if item.place < view.since:
                 continue
             if item.place < view.detail and is_detail(item.message):
@@ -107,7 +113,7 @@ class Forms:
             if finished:
                 yield self._named(finished)
                 finished = []
-            yield self._form(n, item, view)
+            yield Form((item.message,), item.weight) if item.place >= last else self._form(item, view)
         if finished:
             yield self._named(finished)
 
@@ -117,15 +123,15 @@ class Forms:
     def messages(self, view: View) -> list[Message]:
         return [message for form in self.shown(view) for message in form.messages]
 
-    def _form(self, n: int, item: Item, view: View) -> Form:
-        if item.place >= view.last:
-            return Form((item.message,), item.weight)
+    def _form(self, item: Item, view: View) -> Form:
         cuts = item.place < view.reasoning, item.place < view.results, item.place < view.payloads
-        if (n, *cuts) not in self._made:
+        key = item.place, *cuts
+        known = self._made.get(key)
+        if known is None or known[0] is not item.message:  # what was to be committed there was another one
             reduced = _reduced(item, *cuts, self._repeatable)
             weight = item.weight if reduced[:1] == (item.message,) else sum(map(weight_of, reduced))
-            self._made[n, *cuts] = Form(reduced, weight)
-        return self._made[n, *cuts]
+            known = self._made[key] = item.message, Form(reduced, weight)
+        return known[1]
 
     def _named(self, finished: Sequence[Item]) -> Form:
         note = runtime_note(named_calls(finished, self._repeatable))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,19 @@ import behind
 import pytest
 from kit import NEXT, NEXT_ANSWER, Conversation, Outside, holds_in_all_cases
 
-from ondol import Agent, Attachment, Context, ContextPolicy, ModelRequest, RunFailed, Runtime, ToolResponse, tool
+from ondol import (
+    Agent,
+    Attachment,
+    Context,
+    ContextPolicy,
+    Message,
+    ModelRequest,
+    RunFailed,
+    Runtime,
+    ToolResponse,
+    tool,
+    view,
+)
 from ondol.messages import dumps
 from ondol.providers.script import Reply, estimate_tokens
 from ondol.testing import Downstream, ScriptedModel, call
@@ -187,3 +200,28 @@ async def test_c14_the_image_of_a_result_counts_against_the_budget_before_it_is_
             await run.result()
     assert failed.value.error["code"] == "limit_context"
     assert len(model.requests) == 1, "an image is about 1,500 tokens: it was never sent"
+
+
+async def test_c14_a_step_shortens_what_it_adds_and_not_what_was_shortened_before(
+    db: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A turn that looks at a screen hundreds of times would be slower with each of them."""
+    shortened: list[int] = []
+    reduced = view._reduced
+
+    def counted(item: view.Item, *how: Any) -> tuple[Message, ...]:
+        shortened.append(item.place)
+        return reduced(item, *how)
+
+    @tool(effect="read")
+    async def screen(n: int) -> bytes:
+        return PNG + n.to_bytes(4, "big") * 600
+
+    monkeypatch.setattr(view, "_reduced", counted)
+    steps = 20
+    model = ScriptedModel([*(call("screen", n=n) for n in range(steps)), "done"])
+    agent = Agent("watcher", model=model, tools=[screen])
+    async with Runtime(db, agents=[agent]) as rt:
+        await rt.run(agent, "watch", session="s")
+    assert [len(images(r)) for r in model.requests] == [0, *[1] * steps]
+    assert max(Counter(shortened).values()) <= 3  # before it is committed, when it is, and for another view
