@@ -66,6 +66,7 @@ def test_an_imported_run_is_only_looked_at(folder: Path) -> None:
         ["replay"],
         ["replay", "--dry-run"],
         ["fork", "--at", "1"],
+        ["export"],
     )
     for verb, *words in tried:
         refused = ondol(*THERE, "runs", verb, run, *words, cwd=folder)

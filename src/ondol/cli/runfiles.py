@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ondol.bodies import run_body
+from ondol.cli.runs import own_run
 from ondol.cli.surface import Cli, Id, typed, verb
 from ondol.errors import InvalidInput, OndolError
 from ondol.runtime import Runtime
@@ -25,7 +26,8 @@ async def export(
 ) -> None:
     """Print a run as one file, with all that happened in it: 'ondol runs export RUN > FILE'."""
     async with cli.runtime() as rt:
-        cli.out.line(await rt.export_run(id, blobs=not no_blobs))
+        run = await own_run(rt, id)
+        cli.out.line(await rt.export_run(run.id, blobs=not no_blobs))
 
 
 async def import_(
