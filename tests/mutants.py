@@ -2261,6 +2261,20 @@ MUTANTS = (
         ("tests/stores/test_postgres_statements.py",),
     ),
     Mutant(
+        "postgresql: a password that is taken for a host or a database is not shown",
+        "stores/postgres_place.py",
+        'if authority.count("@") > 1 or "@" in path:  #',
+        "if False:  #",
+        ("tests/stores/test_postgres_admin.py",),
+    ),
+    Mutant(
+        "postgresql: what a refusal of a URL quotes is not shown",
+        "stores/postgres_place.py",
+        "if not _UNKNOWN_PARAMETER.fullmatch(said):  #",
+        "if False:  #",
+        ("tests/stores/test_postgres_admin.py",),
+    ),
+    Mutant(
         "postgresql: who comes second to migrate sees what the first one did",
         "stores/postgres_place.py",
         "set_config('default_transaction_isolation', 'read committed', false), ",

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ondol.cli.surface import Cli, Options
+
 from .command import app, environment, ondol
 
 
@@ -53,6 +55,11 @@ def test_a_database_without_the_extra_that_reaches_it_names_that(tmp_path: Path)
     words = ["--db", "postgresql://app@127.0.0.1:1/app", "db", "check"]
     done = subprocess.run([sys.executable, "-c", program, *words], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, "pip install 'ondol[postgres]'" in done.stderr) == (2, True)
+
+
+def test_what_is_looked_at_is_shown_without_its_password() -> None:
+    for url in ("postgresql://me:canary@h/x?lease=9", "postgresql://me@h/x?password=canary&lease=9&sslpassword=canary"):
+        assert Cli(Options(db=url), None).place == "postgresql://me@h/x?lease=9"
 
 
 def test_global_options_stand_before_or_after_the_noun_or_in_the_environment(folder: Path) -> None:

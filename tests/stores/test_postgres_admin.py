@@ -131,7 +131,11 @@ def test_a_url_that_names_no_store_does_not_show_its_password() -> None:
     with pytest.raises(InvalidInput) as refused:
         Runtime("mysql://me:canary@localhost/x")
     assert "canary" not in str(refused.value)
-    assert "canary" not in Place.of("postgresql://me:canary@localhost/x").name
+    for password in ("x/canary", "x@canary", "canary%zz", "canary y", "x/y?canary"):
+        with pytest.raises(InvalidInput, match="write what is special in a password as %2F") as refused:
+            Place.of(f"postgresql://me:{password}@localhost/x")
+        assert "canary" not in str(refused.value)
+    assert "canary" not in repr(Place.of("postgresql://me:canary@localhost/x?password=canary"))
 
 
 # --- migrations -------------------------------------------------------------------------------------------------

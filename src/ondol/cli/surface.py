@@ -207,7 +207,8 @@ def typed() -> str:
 
 
 def _without_password(url: str) -> str:
-    return re.sub(r"(//[^:/@]*):[^/@]*@", r"\1@", url)
+    url = re.sub(r"(//[^:/@]*):[^/@]*@", r"\1@", url)
+    return re.sub(r"(?<=[?&])(ssl)?password=[^&]*&?", "", url).rstrip("?&")
 
 
 async def _why_not(rt: Runtime, id: str, missing: NotFound) -> OndolError:

@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
@@ -30,6 +30,9 @@ from ondol.stores.postgres_wire import Refused
 SMALLEST_POOL = 5
 _OWN = ("pool_size", "pool_timeout", "lease", "schema")
 _SCHEMA = re.compile("(?!pg_)[a-z_][a-z0-9_]{0,62}")
+_UNKNOWN_PARAMETER = re.compile(r'invalid URI query parameter: "\w+"')
+_QUOTED = re.compile('"[^"]*"')
+_ENCODE = "write what is special in a password as %2F (/), %40 (@), %25 (%)"
 OLDEST_SERVER = 140000  # the oldest version of PostgreSQL that is tried
 PATIENCE = 10.0  # seconds that a server may be away, as in a restart or a failover, before callers are told
 PAUSE = 0.05  # seconds between two attempts to connect
@@ -83,7 +86,7 @@ class Place:
     anything is taken for dead. ``schema``: the namespace of all tables in that database.
     """
 
-    conninfo: str
+    conninfo: str = field(repr=False)
     name: str  # as it is shown, without a password
     pool_size: int = SMALLEST_POOL
     pool_timeout: float = 30.0
@@ -98,12 +101,16 @@ class Place:
         given = [(unquote(pair.partition("=")[0]), pair) for pair in query.split("&") if pair]
         own = {name: unquote(pair.partition("=")[2]) for name, pair in given if name in _OWN}
         rest = "&".join(pair for name, pair in given if name not in own)  # as it stands: a + is no space to libpq
+        authority, _, path = address.partition("//")[2].partition("/")
+        if authority.count("@") > 1 or "@" in path:  # else part of it is taken for the host, or the database, and shown
+            raise InvalidInput(f"this names no store: an @ stands behind the host: {_ENCODE}")
         try:
             parsed = conninfo.conninfo_to_dict(f"{address}?{rest}" if rest else address)
         except psycopg.Error as error:
-            raise InvalidInput(
-                f"this names no store: {str(error).strip()}: say postgresql://USER@HOST/DATABASE"
-            ) from error
+            said = str(error).strip()
+            if not _UNKNOWN_PARAMETER.fullmatch(said):  # what it quotes may be a password
+                said = f"{_QUOTED.sub('…', said)} ({_ENCODE})"
+            raise InvalidInput(f"this names no store: {said}: say postgresql://USER@HOST/DATABASE") from None
         hosts, ports = (str(parsed.get(name, "")).split(",") for name in ("host", "port"))
         ports = ports * len(hosts) if len(ports) == 1 else ports
         where = ",".join(f"{h or 'localhost'}{p and ':'}{p}" for h, p in zip(hosts, ports, strict=False))
