@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from kit import cancels_itself
+
 from ondol import Fact, Runtime
 
 THEMES = (
@@ -53,6 +55,9 @@ class Broken(Themes):
             raise self.what
         if self.what == "never":
             await asyncio.Event().wait()
+        if self.what == "cancels":
+            cancels_itself()
+            await asyncio.sleep(0)
         return self.what  # type: ignore[no-any-return]
 
 

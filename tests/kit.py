@@ -166,6 +166,13 @@ class WatchedClock(ManualClock):
         self._asked.clear()
 
 
+def cancels_itself() -> None:
+    """It cancels the task that it runs in, as a time-out of a library does that goes wrong."""
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+
+
 # --- watching ---------------------------------------------------------------------------------------------------
 
 

@@ -240,6 +240,25 @@ MUTANTS = (
         ("tests/cases/test_c43_whose_today.py", "tests/rules/test_shown_time.py"),
     ),
     Mutant(
+        "hearing: a model that cancels its task has failed",
+        "hearing.py",
+        "if asking.future.cancelled():",
+        "if False:",
+        (
+            "tests/promise/test_gaps.py::test_a_model_that_cancels_its_task_has_failed_and_is_asked_no_more_often_than_others",
+        ),
+    ),
+    Mutant(
+        "cancellation: what cancels its task ends nobody who waits for it",
+        "cancellation.py",
+        "return cancelled if self.future.cancelled() else self.future.result()",
+        "return self.future.result()",
+        (
+            "tests/promise/test_gaps.py::test_a_toolset_that_cancels_its_task_has_found_nothing",
+            "tests/promise/test_gaps.py::test_a_check_that_cancels_its_task_cannot_tell",
+        ),
+    ),
+    Mutant(
         "sqlite: who was left behind by its event loop drives no more",
         "stores/sqlite.py",
         "self._loop is not None and self._loop.is_closed():",

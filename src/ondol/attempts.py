@@ -118,14 +118,14 @@ async def dispatch(
     try:
         ending = await call.wait(clock, seconds, token)
         if ending == "done":
-            return _end_of(call.future)
+            return call.ended(Unwound())  # cancelled before its first line ran
         ctx.cancelled.set()  # for a function in a thread: it can only look
         if ending == "timeout":
             if await call.stop_late(clock):
-                ended = _end_of(call.future)
+                ended = call.ended(Unwound())
                 return TimedOut() if isinstance(ended, Unwound) else ended
         elif await call.stop(clock, effects.GRACE):
-            ended = _end_of(call.future)
+            ended = call.ended(Unwound())
             said = isinstance(ended, Returned) or (isinstance(ended, Raised) and ended.not_done)
             return ended if said else Stopped()
         call.future.add_done_callback(lambda future: None if future.cancelled() else late(future.result()))
@@ -175,7 +175,3 @@ def _raised(tool: Tool[..., Any], error: BaseException) -> Raised:
     if type(error) in (NotDone, CallFailed):  # its words are meant for the model
         reason = reason.removeprefix(f"{type(error).__name__}: ")
     return Raised(reason, not_done=isinstance(error, tool.not_done))
-
-
-def _end_of(future: asyncio.Future[AttemptEnd]) -> AttemptEnd:
-    return Unwound() if future.cancelled() else future.result()  # cancelled before its first line ran

@@ -330,7 +330,7 @@ class Calls:
             looking.leave()
         if ending != "done":
             return None if ending == "cancelled" else effects.OutcomeUnknown("check did not answer in time")
-        match looking.future.result():
+        match looking.ended(CannotTell("check was cancelled by something of its own")):
             case Happened(result=result):
                 await self._succeeded(effect, ctx, returned(result), "check")
                 return None

@@ -115,6 +115,10 @@ class InFlight(Generic[T]):
             if token is not None:
                 token.unlisten(on_cancel)
 
+    def ended(self, cancelled: T) -> T:
+        """How it ended, unasked; ``cancelled`` where its own code cancelled its task, which must not end who waited."""
+        return cancelled if self.future.cancelled() else self.future.result()
+
     def leave(self) -> None:
         """Nobody waits for it any more: it is asked to end, and how it ends is told to nobody."""
         if self.future.done():
@@ -167,7 +171,7 @@ def is_asked_to_end() -> bool:
 
 
 async def from_outside(asked: Callable[[], Awaitable[T]], seconds: float) -> T:
-    """What code of the user's gives within so many seconds.
+    """What code of the user's gives within so many seconds, in a task of its own: it may cancel the one it runs in.
 
     Whatever goes wrong there is an ``Exception`` here: an exit-type exception would end the event loop, and a
     cancellation that nobody here asked for would end the task that waits.

@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from ondol import values
-from ondol.cancellation import is_asked_to_end
+from ondol.cancellation import InFlight, is_asked_to_end
 from ondol.errors import ModelError
 from ondol.model import Answer, Delta, Model, ModelRequest, why_no_answer
 from ondol.secret import logger, redact
 
 log = logger("ondol.model")
+
+_BY_ITSELF = "the model call was cancelled by the model itself"
 
 
 async def answer_of(model: Model, request: ModelRequest, hear: Callable[[Delta], None]) -> Answer:
@@ -34,7 +36,7 @@ async def answer_of(model: Model, request: ModelRequest, hear: Callable[[Delta],
     except asyncio.CancelledError as error:
         if is_asked_to_end():
             raise
-        raise ModelError("connection", "the model call was cancelled by the model itself") from error
+        raise ModelError("connection", _BY_ITSELF) from error
     except BaseException as error:  # an exit-type exception must not leave the task: it would end the event loop
         raise ModelError("rejected", f"the model raised {values.error_text(error)}") from error
     finally:
@@ -47,6 +49,13 @@ async def answer_of(model: Model, request: ModelRequest, hear: Callable[[Delta],
     if why is not None or not isinstance(answer, Answer):
         raise ModelError("rejected", f"the model gave what is no answer: {why}")
     return answer
+
+
+def heard(asking: InFlight[Answer]) -> Answer:
+    """What a model answered in a task that ended unasked. Raises ModelError, as ``answer_of``."""
+    if asking.future.cancelled():
+        raise ModelError("connection", _BY_ITSELF)
+    return asking.future.result()
 
 
 async def _closed(close: Callable[[], Awaitable[object]]) -> None:

@@ -314,7 +314,8 @@ class Drive:
         else:
             asking = InFlight.of_function(functools.partial(source.called, ctx), f"ondol-toolset-{source.name}")
         ending = await asking.wait(self.clock, source.timeout.total_seconds(), self.pause)
-        found = asking.future.result() if ending == "done" else TimeoutError("it did not answer in time")
+        cancelled = asyncio.CancelledError("by itself")
+        found = asking.ended(cancelled) if ending == "done" else TimeoutError("it did not answer in time")
         asking.leave()
         if not isinstance(found, BaseException):
             return found
@@ -543,7 +544,7 @@ class Drive:
                 await asking.stop_late(self.clock)
                 await self._write_cancelled("".join(self._partial), untold=True, asked=asked.model.name)
                 return
-            answer = asking.future.result()
+            answer = hearing.heard(asking)
         except ModelError as error:
             await self._model_failed(error)
             return

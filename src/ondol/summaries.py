@@ -57,7 +57,7 @@ async def ask_model(drive: Drive, asked: Sequence[Message], length: int) -> Made
         if ending == "timeout":
             await asking.stop_late(drive.clock)
             return Made(prompt=prompt, refused=_LATE, spent={"asked": model.name})
-        answer = asking.future.result()
+        answer = hearing.heard(asking)
     except ModelError as error:
         return Made(prompt=prompt, refused=redact(f"{error.kind}: {error}"), spent=_spent_on(error, model))
     finally:
@@ -87,13 +87,17 @@ async def ask_by_hand(store: Store, clock: Clock, served: Served, wanted: Wanted
 
 async def _made_by_hand(model: Model, wanted: Wanted) -> Made:
     request = ModelRequest(messages=wanted.asked, tools=(), run=wanted.session.id, step=0, attempt=1, purpose="summary")
+    asking = InFlight.of_coroutine(hearing.answer_of(model, request, _to_nobody))
     try:
         async with asyncio.timeout(_PATIENCE):
-            answer = await hearing.answer_of(model, request, _to_nobody)
+            await asyncio.wait([asking.future])
+        answer = hearing.heard(asking)
     except TimeoutError:
         return Made(refused=_LATE, spent={"asked": model.name})
     except ModelError as error:
         return Made(refused=redact(f"{error.kind}: {error}"), spent=_spent_on(error, model))
+    finally:
+        asking.leave()
     return _made_of(answer, model, wanted.length)
 
 

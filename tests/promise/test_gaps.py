@@ -10,7 +10,7 @@ import logging
 import os
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,28 @@ import apsw
 import pytest
 from crash import invariants
 from crash.lives import Life
+from kit import WatchedClock, cancels_itself, rests
 from providers.loopback import LoopbackServer
 from providers.openai_server import fails, says
 
-from ondol import Agent, Context, ModelRequest, Run, Runtime, events, outputs, tool, transactions
+from ondol import (
+    Agent,
+    Context,
+    ModelRequest,
+    NotHappened,
+    Run,
+    RunFailed,
+    Runtime,
+    Text,
+    events,
+    outputs,
+    tool,
+    toolset,
+    transactions,
+)
 from ondol.clock import to_micros
 from ondol.errors import ClaimLost, ModelError, NotOpen, OndolError, StoreError
+from ondol.model import Answer, ModelOutput
 from ondol.providers.openai import openai_chat
 from ondol.records import SessionRow
 from ondol.stores import sqlite_admin
@@ -400,6 +416,57 @@ async def test_n15_the_key_of_a_model_is_in_no_file_event_error_or_log(
     sinks |= {"shown": "\n".join(shown).encode(), "logged": caplog.text.encode()}
     assert {"ondol.db", "shown", "logged"} <= set(sinks)
     assert [name for name, said in sinks.items() if b"canary" in said] == []
+
+
+# --- code that cancels the task that it runs in -----------------------------------------------------------------
+
+
+async def test_a_model_that_cancels_its_task_has_failed_and_is_asked_no_more_often_than_others(db: str) -> None:
+    class Cancelling:
+        name = "m"
+        asked = 0
+
+        async def stream(self, request: ModelRequest) -> AsyncIterator[ModelOutput]:
+            self.asked += 1
+            cancels_itself()
+            yield await asyncio.sleep(0, Answer(parts=(Text("done"),)))
+
+    model, clock = Cancelling(), WatchedClock()
+    async with Runtime(db, agents=[Agent("a", model=model)], clock=clock) as rt:
+        run = await rt.start("a", "go")
+        await rests(clock, run)
+        with pytest.raises(RunFailed, match="model_connection: the model call was cancelled by the model itself"):
+            await run.result()
+    assert model.asked == 4
+
+
+async def test_a_toolset_that_cancels_its_task_has_found_nothing(house: House) -> None:
+    @toolset
+    async def finds(ctx: Context[House]) -> list[Any]:
+        cancels_itself()
+        return []
+
+    agent = house.agent("done", tools=[finds])
+    async with house.life(agent) as life:
+        assert (await life.rt.run(agent, "go", session="s", operation_id="op")).text == "done"
+
+
+async def test_a_check_that_cancels_its_task_cannot_tell(house: House) -> None:
+    async def was_sent(to: str) -> NotHappened:
+        cancels_itself()
+        return NotHappened()
+
+    @tool(effect="once", check=was_sent)
+    async def send(ctx: Context[House], to: str) -> str:
+        await ctx.deps.act(ctx, "send", to=to)
+        raise ConnectionError("no answer")
+
+    agent = house.agent([call("send", to="kim")], "done", tools=[send])
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert await rest(run) == "waiting"
+        assert await states(run) == [("send", "unknown", 1)]
+    assert house.count("send") == 1
 
 
 # --- one runtime, used from several places ----------------------------------------------------------------------

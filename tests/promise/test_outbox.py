@@ -10,7 +10,7 @@ from typing import Any
 
 import behind
 import pytest
-from kit import Mute, waits
+from kit import Mute, cancels_itself, waits
 from rememberer import rememberer
 
 from ondol import (
@@ -262,19 +262,23 @@ async def test_a_message_that_names_a_run_that_is_not_there_stands_in_nobodys_wa
     [
         (SystemExit(3), "RuntimeError: it raised SystemExit: 3"),
         (asyncio.CancelledError("of its own"), "RuntimeError: it was cancelled by something of its own"),
+        (None, "RuntimeError: it was cancelled by something of its own"),
         (Mute(), "Mute, whose text raised RuntimeError"),
         (MuteExit(), "RuntimeError: it raised MuteExit, whose text raised RuntimeError"),
     ],
-    ids=["exits", "cancels", "mute", "mute-exit"],
+    ids=["exits", "cancels", "cancels-its-task", "mute", "mute-exit"],
 )
 @pytest.mark.parametrize("where", ["deliver", "extract"])
 async def test_a_listener_that_exits_or_cancels_itself_ends_nothing_but_its_own_attempt(
-    db: str, where: str, raised: BaseException, told: str
+    db: str, where: str, raised: BaseException | None, told: str
 ) -> None:
     async def fails_once(given: Any) -> list[str]:
         calls.append(given)
         if len(calls) == 1:
-            raise raised
+            if raised is not None:
+                raise raised
+            cancels_itself()
+            await asyncio.sleep(0)
         return []
 
     calls: list[Any] = []

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit import cancels_itself
 
 from ondol import (
     Agent,
@@ -217,6 +218,21 @@ async def test_a_summary_by_hand_that_never_came_is_unknown_where_it_may_have_co
         assert (await rt.compact_session("s", keep=1, by="lee")).refused
         turns = Usage(calls=2, input=20, output=2)
         assert await used_by(rt, "agent") == {"a": (2, turns if counted is None else turns.plus(counted))}
+
+
+async def test_a_model_that_cancels_its_task_costs_a_summary_by_hand_and_no_more(db: str) -> None:
+    class Cancelling(Saying):
+        async def stream(self, request: ModelRequest) -> AsyncIterator[ModelOutput]:
+            if request.purpose == "summary":
+                cancels_itself()
+                await asyncio.sleep(0)
+            async for output in super().stream(request):
+                yield output
+
+    agent = Agent("a", model=Cancelling("m", *[answer("so it is", **TURN) for _ in range(4)]))
+    async with Runtime(db, agents=[agent]) as rt:
+        await two_turns(rt, agent)
+        assert "by the model itself" in (await rt.compact_session("s", keep=1, by="lee")).refused
 
 
 async def test_a_summary_by_hand_counts_when_its_caller_went_away_and_when_another_turn_came_first(db: str) -> None:

@@ -167,6 +167,7 @@ async def test_a_fact_that_is_erased_while_its_vector_is_made_leaves_none(db: st
         asyncio.CancelledError("of its own"),
         Mute(),
         "never",
+        "cancels",
         [],
         [[0.0]],
         [[float("nan")]],
