@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
-import select
-import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from ondol import media, transactions
+from ondol import files, media, transactions
 from ondol.clock import Clock, micros
 from ondol.errors import InvalidInput, TooLarge
 from ondol.ids import checked_id
@@ -84,7 +81,7 @@ async def attach(store: Store, clock: Clock, tenant: str, given: Attached, at_mo
     else:
         path = Path(given)
         try:
-            name, data = media.shown_name(path.name), await in_thread(read, path, at_most)
+            name, data = media.shown_name(path.name), await in_thread(files.read, path, at_most)
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
             raise InvalidInput(f"attachment {str(path)!r} cannot be read ({why})") from error
@@ -98,43 +95,3 @@ async def attach(store: Store, clock: Clock, tenant: str, given: Attached, at_mo
     await store.write(transactions.keep_blob, tenant, digest, len(data), micros(clock))
     await store.put_blob(tenant, data)
     return Attachment(digest, media.media_type(name, data, media_type), name, len(data))
-
-
-_WRITER = 5.0  # seconds in which somebody has to begin writing into a named pipe
-_PIECE = 65_536  # bytes
-
-
-def read(path: Path, at_most: int | None = None) -> bytes:
-    """No more than it takes to see that it is too much: a pipe or a device has no size, and a file may grow.
-
-    Raises:
-        ValueError: it is a pipe into which nobody writes: it would be waited for, for ever. OSError
-    """
-    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe without a writer cannot even be opened otherwise
-    with open(file, "rb") as opened:
-        if stat.S_ISFIFO(os.fstat(file).st_mode):
-            return _read_pipe(file, at_most)
-        os.set_blocking(file, True)
-        return opened.read() if at_most is None else opened.read(at_most + 1)
-
-
-def _read_pipe(file: int, at_most: int | None) -> bytes:
-    """Whoever has begun to write may take all the time of the world."""
-    poll, data, waited = select.poll(), bytearray(), False
-    poll.register(file, select.POLLIN)
-    while at_most is None or len(data) <= at_most:
-        try:
-            piece = os.read(file, _PIECE)
-        except BlockingIOError:  # somebody has it open, and says nothing now
-            poll.poll()
-            continue
-        data += piece
-        if piece:
-            continue
-        if data:
-            break
-        if waited:
-            raise ValueError("it is a pipe, and nobody writes into it")
-        poll.poll(_WRITER * 1000)
-        waited = True
-    return bytes(data)

@@ -22,7 +22,7 @@ from urllib.parse import quote
 
 import httpx
 
-from ondol import attaching, clock, ids, values
+from ondol import clock, files, ids, values
 from ondol.attaching import Attached, File
 from ondol.compacting import Compaction
 from ondol.deliveries import OutboxMessage
@@ -515,7 +515,7 @@ def _attached(given: Attached) -> dict[str, Any]:
         case _:
             path = Path(given)
             try:
-                name, data = path.name, attaching.read(path)
+                name, data = path.name, files.read(path)
             except (OSError, ValueError) as error:
                 why = getattr(error, "strerror", None) or error
                 raise InvalidInput(f"attachment {str(path)!r} cannot be read ({why})") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ondol import outputs, prices, providers, values
+from ondol import files, outputs, prices, providers, values
 from ondol.agent import Agent
 from ondol.errors import InvalidInput
 from ondol.limits import Bounds, Limits
@@ -46,7 +46,7 @@ def read_prices(file: str | Path | None) -> Prices:
     if file is None:
         return Prices()
     try:
-        text = Path(file).read_text("utf-8")
+        text = files.read(Path(file)).decode()
     except (OSError, ValueError, TypeError) as error:
         raise InvalidInput(f"the price file {file} cannot be read: {error}") from error
     return prices.parse(text, str(file))

@@ -95,11 +95,11 @@ def test_what_is_wrong_with_a_file_is_said_and_the_next_one_is_taken(folder: Pat
     (tmp_path / "cut.json").write_text(file[:-300])
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     (tmp_path / "good.json").write_text(file)
-    names = ("cut.json", "binary", "missing.json", "good.json")
+    names = ("cut.json", "binary", "missing.json", "/dev/zero", "good.json")
     done = ondol("runs", "import", *names, "-o", "ids", cwd=tmp_path)
     assert done.code == 1  # of the first
     assert [line.split(":")[0] for line in done.err.splitlines()] == [
-        "error [file_damaged]", "error [invalid_input]", "error [invalid_input]",
+        "error [file_damaged]", "error [invalid_input]", "error [invalid_input]", "error [invalid_input]",
     ]  # fmt: skip
     assert done.ids == [(folder / "id.txt").read_text()]
 

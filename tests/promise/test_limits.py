@@ -118,6 +118,8 @@ async def test_a_limit_of_cost_without_a_price_is_refused_before_anything_starts
         await Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[agent], prices=tmp_path / "prices.toml").open()
     with pytest.raises(InvalidInput, match=r"gone\.toml cannot be read"):
         await Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[agent], prices=tmp_path / "gone.toml").open()
+    with pytest.raises(InvalidInput, match="it is a device, and no file"):
+        await Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[agent], prices="/dev/zero").open()
     assert not (tmp_path / "ondol.db").exists()
 
 
@@ -280,6 +282,7 @@ async def test_what_is_attached_is_a_file_or_bytes_and_no_address(tmp_path: Path
             ("https://example.org/a.png", "is an address: fetch it first and give its bytes"),
             (tmp_path / "none", "cannot be read"),
             (tmp_path, "cannot be read"),
+            ("/dev/zero", "it is a device, and no file"),
             (5, "must be a path or bytes"),
         ):
             with pytest.raises(InvalidInput, match=why):
@@ -290,7 +293,7 @@ async def test_what_is_attached_is_a_file_or_bytes_and_no_address(tmp_path: Path
 async def test_a_pipe_is_attached_when_somebody_writes_into_it_and_is_not_waited_for_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ondol.attaching._WRITER", 0)
+    monkeypatch.setattr("ondol.files._WRITER", 0)
     os.mkfifo(pipe := tmp_path / "pipe")
     agent = Agent("a", model=ScriptedModel(["done"]))
     async with Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[agent]) as rt:
@@ -337,9 +340,9 @@ async def test_attachments_over_the_limit_are_refused_before_they_are_read_and_n
 async def test_an_attachment_that_says_no_size_is_not_read_beyond_the_limit(tmp_path: Path) -> None:
     agent = Agent("a", model=ScriptedModel(["done"]), limits=Limits(attachment_bytes=10))
     async with Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[agent]) as rt:
-        for without_end in (["/dev/zero"], [b"12345", "/dev/zero"]):
-            with pytest.raises(TooLarge, match="'zero' has more bytes"):
-                await rt.start(agent, "see", attachments=without_end)
+        for given in (["/proc/self/status"], [b"12345", "/proc/self/status"]):
+            with pytest.raises(TooLarge, match="'status' has more bytes"):
+                await rt.start(agent, "see", attachments=given)
         assert await rt.runs() == []
 
 

@@ -292,6 +292,12 @@ def test_a_bad_file_is_named(tmp_path: Path, content: str | None, why: str) -> N
     assert why in str(refused.value)
 
 
+def test_a_device_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "endless.json").symlink_to("/dev/zero")
+    with pytest.raises(InvalidInput, match="it is a device, and no file"):
+        script_model(f"script:{tmp_path}/endless.json")
+
+
 def tool(name: str, required: list[str] | None = None, defs: Any = None, **properties: Any) -> ToolSpec:
     parameters = {"type": "object", "properties": properties, "required": required or list(properties)}
     return ToolSpec(name=name, description="", parameters=parameters | ({"$defs": defs} if defs else {}))

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ondol import files
 from ondol.bodies import run_body
 from ondol.cli.runs import own_run
 from ondol.cli.surface import Cli, Id, typed, verb
@@ -66,7 +67,7 @@ async def _forget(cli: Cli, rt: Runtime, run: str) -> tuple[str, Any]:
 
 def _read(name: str) -> str:
     try:
-        return typed() if name == "-" else Path(name).read_text("utf-8")
+        return typed() if name == "-" else files.read(Path(name)).decode()
     except UnicodeDecodeError as error:
         raise InvalidInput(f"{name} is no text ({error.reason}): name a file of 'ondol runs export'") from error
     except OSError as error:

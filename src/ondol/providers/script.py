@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, get_args
 
-from ondol import values
+from ondol import files, values
 from ondol.errors import InvalidInput, ModelError, ModelErrorKind
 from ondol.ids import is_tool_name
 from ondol.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, ToolResponse, UnknownPart
@@ -321,7 +321,7 @@ def script_model(spec: str) -> ScriptedModel:
     if file == "demo":
         return ScriptedModel(_demo, name="script:demo")
     try:
-        answers = json.loads(Path(file).read_text("utf-8"))
+        answers = json.loads(files.read(Path(file)).decode())
     except OSError as unreadable:
         raise InvalidInput(f"{file} cannot be read ({unreadable.strerror}): name a JSON file") from unreadable
     except ValueError as broken:
