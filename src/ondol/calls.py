@@ -361,20 +361,21 @@ class Calls:
             await self.drive.keep_blob(attachment, data)
         if taken.attached:
             self._attached[effect.ordinal] = taken.attached
-        shown = outputs.show(taken.encoded, self._room(effect, taken.encoded))
+        text = values.plain_text(taken.encoded)
+        shown = outputs.show(taken.encoded, text, self._room(effect, text))
         if shown.blob is not None:
             # Before the outcome that names it. A crash between the two leaves a blob that is collected after a day.
             await self.drive.keep_blob(shown.blob, shown.data)
         await self._finish(effect.ordinal, entry, shown.response, error, shown.blob)
 
-    def _room(self, effect: effects.Effect, encoded: Any) -> int:
-        """The characters that the call's result may show, if they weigh as much as these. What a tool of steps calls is
-        shown to no model."""
+    def _room(self, effect: effects.Effect, text: str) -> int:
+        """The characters that the call's result may show, if they weigh as much as ``text``. What a tool of steps calls
+        is shown to no model."""
         limit, state = self.drive.served.bounds.limits.tool_output or limits.DEFAULT_TOOL_OUTPUT, self.drive.state
         if effect.parent is not None:
             return limit
         whole = None
-        if (policy := self.drive.served.agent.context) is not None and (text := values.plain_text(encoded)):
+        if (policy := self.drive.served.agent.context) is not None and text:
             # New results may not fill the budget: about a quarter.
             whole = policy.budget * len(text) // sizes.weight_of_text(text)
             limit = min(limit, whole)

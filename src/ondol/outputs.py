@@ -37,9 +37,8 @@ def share(limit: int, calls: int, whole: int | None = None) -> int:
     return max(limit // calls, least)
 
 
-def show(encoded: Any, limit: int) -> Shown:
-    """An encoded result in at most ``limit`` characters."""
-    text = values.plain_text(encoded)
+def show(encoded: Any, text: str, limit: int) -> Shown:
+    """An encoded result in at most ``limit`` characters; ``text`` is its plain text."""
     if len(text) <= limit:
         return Shown(encoded)
     plain = isinstance(encoded, str)

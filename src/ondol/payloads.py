@@ -29,11 +29,23 @@ class Taken(NamedTuple):
 
 def take(encoded: Any) -> Taken:
     """The result with a mark in the place of all bytes and texts in base64 that are an image, a sound or a document."""
+    if not _is_long(encoded):
+        return Taken(encoded)
     found: dict[str, tuple[Attachment, bytes]] = {}
     walked = _walk(encoded, "", found)
     if not found:
         return Taken(encoded)
     return Taken(walked, tuple(a for a, _ in found.values()), tuple(data for _, data in found.values()))
+
+
+def _is_long(part: Any) -> bool:
+    """Is any text in it long enough? Most results hold none, and some have many thousand parts."""
+    kind = type(part)
+    if kind is str:
+        return len(part) * 3 // 4 >= _LEAST
+    if kind is dict:
+        return any(map(_is_long, part.values()))
+    return kind is list and any(map(_is_long, part))
 
 
 def _walk(part: Any, name: str, found: dict[str, tuple[Attachment, bytes]]) -> Any:

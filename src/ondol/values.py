@@ -72,8 +72,8 @@ def encode(value: Any, lost: list[str] | None = None) -> Any:
         return value
     if kind is int and -_SAFE_INT <= value <= _SAFE_INT:
         return value
-    if kind is dict and len(value) <= _FEW and _is_plain(value):
-        return value.copy()
+    if kind is dict and len(value) <= _FEW and _is_plain(copied := value.copy()):  # a thread may change the original
+        return copied
     return _Writing([] if lost is None else lost).value(value)
 
 
@@ -167,6 +167,9 @@ class _Writing:
 
     def _written(self, value: Any, kind: type) -> Any:
         """Raises TypeError for a value without an encoder, and what the value's own code raises."""
+        if kind is dict and len(value) <= min(_FEW, self._left) and _is_plain(copied := value.copy()):
+            self._left -= len(copied)
+            return copied
         if kind is dict or isinstance(value, Mapping):
             return self._mapping(value.items())
         if kind is list or kind is tuple:
@@ -448,8 +451,14 @@ def plain_text(encoded: Any) -> str:
     """An encoded value as a model or a person reads it: texts as they are, the rest as JSON without tags."""
     if type(encoded) is str:
         return encoded
+    text = _to_plain_json(encoded)
+    if TAG not in text:
+        return text
     plain = _untagged(encoded)
-    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+    return plain if isinstance(plain, str) else _to_plain_json(plain)
+
+
+_to_plain_json: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def _untagged(encoded: Any) -> Any:

@@ -32,7 +32,7 @@ results = st.one_of(
 def test_no_result_is_shown_longer_than_it_may_be_and_nothing_of_it_is_lost(result: Any, limit: int) -> None:
     encoded = values.encode(result)
     whole = values.plain_text(encoded)
-    shown = outputs.show(encoded, limit)
+    shown = outputs.show(encoded, whole, limit)
     if len(whole) <= limit:
         assert shown == (encoded, None, b"")
         return
@@ -50,7 +50,8 @@ def test_no_result_is_shown_longer_than_it_may_be_and_nothing_of_it_is_lost(resu
 
 def test_a_value_that_is_no_text_is_kept_with_its_tags() -> None:
     paid = [{"paid": Decimal("0.10")}] * 1_000
-    shown = outputs.show(values.encode(paid), LIMIT)
+    encoded = values.encode(paid)
+    shown = outputs.show(encoded, values.plain_text(encoded), LIMIT)
     assert shown.blob is not None
     assert shown.blob.media_type == "application/json"
     assert values.decode(values.loads(shown.data)) == paid

@@ -7,8 +7,9 @@ import enum
 import itertools
 import json
 import math
+import sys
 import uuid
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal, localcontext
@@ -19,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from ondol import Opaque, values
+from ondol import Opaque, payloads, values
 
 SEOUL = timezone(timedelta(hours=9))
 
@@ -140,6 +141,21 @@ def test_models_read_plain_values_without_tags():
     assert values.plain_text(values.encode(Decimal("0.10"))) == "0.10"
     assert values.plain_text(values.encode(2**60)) == str(2**60)
     assert values.plain_text(values.encode("a\0b")) == "a\u2400b"
+    assert values.plain_text(values.encode(["$ondol", {"n": Decimal("1.50")}])) == '["$ondol", {"n": "1.50"}]'
+
+
+def test_a_large_result_without_tags_and_bytes_is_not_walked_through_item_by_item_to_be_read():
+    """The event loop stands still meanwhile."""
+    encoded = values.encode([{"id": n, "of": {"name": "x"}} for n in range(1_000)])
+    walked = Counter[str]()
+    sys.setprofile(lambda frame, event, _: walked.update([event]))
+    try:
+        text = values.plain_text(encoded)
+    finally:
+        sys.setprofile(None)
+    assert walked["call"] < 50
+    assert json.loads(text) == encoded
+    assert payloads.take(encoded).encoded is encoded
 
 
 def test_models_read_every_entry_of_a_map_whose_keys_look_alike():
