@@ -104,6 +104,18 @@ def test_a_run_is_shown_with_all_that_happened(folder: Path) -> None:
     assert (two.code, len(two.out.splitlines())) == (4, 1)
 
 
+@pytest.mark.parametrize(
+    "verb", ["runs watch", "runs replay --dry-run", "runs fork --at 9", "context", "sessions pins"]
+)
+def test_a_command_that_takes_one_id_reads_it_from_standard_input(folder: Path, verb: str) -> None:
+    db, words = ("--db", "sqlite:///t.db"), verb.split()
+    listed = ondol(*db, "sessions" if "sessions" in words else "runs", "-o", "ids", cwd=folder)
+    given = ondol(*db, *words, listed.ids[0], "-o", "json", cwd=folder)
+    assert ondol(*db, *words, "-", "-o", "json", cwd=folder, stdin=listed.ids[0] + "\n") == given
+    two = ondol(*db, *words, "-", cwd=folder, stdin=listed.out)
+    assert (two.code, "takes one id, and there are" in two.err) == (2, True)
+
+
 def test_sessions_are_shown_and_erased(folder: Path) -> None:
     db = ("--db", "sqlite:///t.db")
     assert ondol(*db, "sessions", "-o", "ids", cwd=folder).ids == ["s", "w"]

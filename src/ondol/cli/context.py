@@ -9,7 +9,7 @@ import typer
 from ondol import outputs
 from ondol.bodies import context_body
 from ondol.cli.runs import imported_instead
-from ondol.cli.surface import Cli, verb
+from ondol.cli.surface import ONE_ID, Cli, one_id, verb
 from ondol.errors import NotFound
 from ondol.messages import Attachment, Message, Reasoning, Text, ToolCall, ToolResponse
 from ondol.showing import called, exact, safe
@@ -21,7 +21,7 @@ def add_to(app: typer.Typer) -> None:
 
 async def context(
     cli: Cli,
-    run: Annotated[str, typer.Argument(metavar="RUN")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help=ONE_ID, callback=one_id)],
     step: Annotated[int | None, typer.Option("--step", metavar="N", min=1, help="The last one unless given.")] = None,
     before: Annotated[bool, typer.Option("--before", help="As it would have been without what was left out.")] = False,
 ) -> None:

@@ -12,7 +12,7 @@ from ondol.cli.bystander import bystander
 from ondol.cli.context import print_message
 from ondol.cli.loading import load
 from ondol.cli.output import Column, compact, when
-from ondol.cli.surface import After, By, Cli, Ids, Limit, noun, verb
+from ondol.cli.surface import After, By, Cli, Ids, Limit, SessionId, noun, verb
 from ondol.compacting import Compaction
 from ondol.handles import Pin, Run, Session, SessionMessage
 from ondol.runtime import Runtime
@@ -71,7 +71,7 @@ def _print(cli: Cli, session: Session, runs: list[Run], said: list[SessionMessag
 
 
 @verb(app, "pins")
-async def pins(cli: Cli, id: Annotated[str, typer.Argument(metavar="SESSION")]) -> None:
+async def pins(cli: Cli, id: SessionId) -> None:
     """List what is pinned in a session: every request to its models holds it, word for word."""
     async with cli.runtime() as rt:
         found = (await rt.get_session(id)).pins
@@ -98,7 +98,7 @@ def _say_pins(cli: Cli, session: Session) -> None:
 @verb(app, "pin")
 async def pin(
     cli: Cli,
-    id: Annotated[str, typer.Argument(metavar="SESSION")],
+    id: SessionId,
     text: Annotated[str, typer.Argument(metavar="TEXT")],
     by: By = None,
 ) -> None:
@@ -111,7 +111,7 @@ async def pin(
 @verb(app, "unpin")
 async def unpin(
     cli: Cli,
-    id: Annotated[str, typer.Argument(metavar="SESSION")],
+    id: SessionId,
     pin: Annotated[str, typer.Argument(metavar="PIN", help="As 'sessions pins' names it.")],
     by: By = None,
 ) -> None:
@@ -124,7 +124,7 @@ async def unpin(
 @verb(app, "compact")
 async def compact_one(
     cli: Cli,
-    id: Annotated[str, typer.Argument(metavar="SESSION")],
+    id: SessionId,
     preview: Annotated[bool, typer.Option("--preview", help="Say what would become of it; change nothing.")] = False,
     keep: Annotated[int, typer.Option("--keep", metavar="N", min=0, help="Turns that stay word for word.")] = 3,
     app: Annotated[

@@ -35,6 +35,17 @@ Verb: TypeAlias = Callable[Concatenate["Cli", P], Coroutine[Any, Any, int | None
 
 DEFAULT_DB = "sqlite:///ondol.db"
 
+
+def one_id(id: str) -> str:
+    """The id that was given, or in the place of ``-`` the one on standard input."""
+    if id != "-":
+        return id
+    named = typed().split()
+    if len(named) != 1:
+        raise InvalidInput(f"this command takes one id, and there are {len(named)} on standard input: give one")
+    return named[0]
+
+
 DbOption = Annotated[str | None, typer.Option("--db", metavar="URL", help="The store. [env: ONDOL_DB]")]
 UrlOption = Annotated[
     str | None, typer.Option("--url", metavar="URL", help="A server instead of a store. [env: ONDOL_URL, ONDOL_TOKEN]")
@@ -44,7 +55,9 @@ LogJsonOption = Annotated[bool, typer.Option("--log-json", help="Log what happen
 NoColorOption = Annotated[bool, typer.Option("--no-color", help="Print without colour.")]
 By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who does this. [default: you]")]
 Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="'-' reads ids from standard input.")]
-Id = Annotated[str, typer.Argument(metavar="ID")]
+ONE_ID = "'-' reads it from standard input."
+Id = Annotated[str, typer.Argument(metavar="ID", help=ONE_ID, callback=one_id)]
+SessionId = Annotated[str, typer.Argument(metavar="SESSION", help=ONE_ID, callback=one_id)]
 After = Annotated[str | None, typer.Option("--after", metavar="ID", help="Only what follows this one.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")]
 
