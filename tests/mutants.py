@@ -352,6 +352,15 @@ MUTANTS = (
         ("tests/stores/test_postgres_commit.py::test_a_server_that_is_away_for_a_moment_is_waited_for",),
     ),
     Mutant(
+        "postgresql: the planner of a new database is told what to expect",
+        "stores/postgres_migrations/0013_pre.sql",
+        "  IF EXISTS (SELECT 1 FROM tenants) THEN\n",
+        "  IF true THEN\n",
+        (
+            "tests/stores/test_postgres_statements.py::test_what_is_named_is_found_without_a_look_through_all_of_a_tenant",
+        ),
+    ),
+    Mutant(
         "postgresql: a lost COMMIT is read back",
         "stores/postgres_writer.py",
         "            if read is None:\n                raise  # it",

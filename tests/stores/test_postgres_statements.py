@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,10 @@ from ondol.transactions import STATEMENTS
 
 #: Of the database as a whole: who writes to it and drives its runs, which tenants there are, and notes about itself.
 OF_NO_TENANT = re.compile(r"token\.by_hash|(writer|owner|meta)\.\w+|tenant\.list|lock\.meta")
+#: One of two columns names it: which index finds it the planner says by how much there is.
+BY_EITHER = {"run.family"}
+_ALL_OF_A_TENANT = re.compile(r"Index Cond: \((\w+\.)?tenant = [$\w.]+\)$")
+_NAMED = re.compile(r"\b(id|run|session|host|effect|source|doc|digest) = ")
 _TYPES = {INT8: "bigint", TEXT: "text", BYTEA: "bytea"}
 
 
@@ -36,6 +41,16 @@ def test_every_statement_is_one_for_postgresql_too(connection: psycopg.Connectio
         except psycopg.Error as error:
             pytest.fail(f"{name}: {error}")
         connection.execute("DEALLOCATE p")
+    connection.close()
+
+
+def test_what_is_named_is_found_without_a_look_through_all_of_a_tenant(connection: psycopg.Connection) -> None:
+    """On a new database, too, where nothing could be counted yet: a connection keeps to the plan that it made."""
+    for name, text in TEXTS.items():
+        plan = [line.strip() for (line,) in connection.execute(b"EXPLAIN (GENERIC_PLAN) " + text.sql)]
+        for condition, filtered in itertools.pairwise(plan):
+            if _ALL_OF_A_TENANT.match(condition) and name not in BY_EITHER:
+                assert not _NAMED.search(filtered.partition("Filter: ")[2]), f"{name}: {filtered}"
     connection.close()
 
 
