@@ -332,6 +332,7 @@ async def test_a_backup_of_the_databases_own_tools_is_a_new_generation_when_it_i
     await asyncio.to_thread(subprocess.run, [tool, "-d", back, dump], check=True)
     behind.execute(back, "DELETE FROM owners")  # their leases are over by the time that anybody restores
     assert await postgres_admin.begin_generation(back) == 1
+    assert behind.execute(back, "SELECT reltuples FROM pg_class WHERE relname = 'runs'") == [(2,)]
     assert postgres_admin.check(back) == []
     async with Runtime(back, agents=[agent]) as rt:
         again = await rt.start(agent, "hi", session="s", operation_id="1", attachments=[b"a file"])

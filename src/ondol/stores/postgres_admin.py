@@ -6,6 +6,7 @@ server. What Ondol adds is the check, and the new generation after a restore.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -107,7 +108,8 @@ def migration_script(url: str, *, post: bool = False) -> str:
 async def begin_generation(url: str, *, clock: Clock | None = None) -> int:
     """After a backup was put back: nobody knows what happened after it was made.
 
-    All fences rise, and every unfinished run is parked until a person says whether it goes on. Returns how many.
+    All fences rise, and every unfinished run is parked until a person says whether it goes on. Returns how many. The
+    rows are counted for the planner, as a backup holds no counts.
 
     Raises:
         StoreBusy: a process drives this store. StoreError
@@ -118,9 +120,18 @@ async def begin_generation(url: str, *, clock: Clock | None = None) -> int:
         if drivers := await store.drivers():
             raise StoreError(f"{store.name} is driven by {', '.join(sorted(drivers))}: stop these processes first")
         now = to_micros((clock or SystemClock()).now())
-        return await store.write(_begin_generation, now)
+        parked = await store.write(_begin_generation, now)
     finally:
         await store.close()
+    await asyncio.to_thread(_count_rows, store.place)
+    return parked
+
+
+def _count_rows(place: Place) -> None:
+    of_schema = "SELECT format('ANALYZE %%I.%%I', schemaname, tablename) FROM pg_tables WHERE schemaname = %s"
+    with place.connected() as connection:
+        for (counting,) in connection.execute(of_schema, (place.schema,)).fetchall():
+            connection.execute(counting.encode())
 
 
 def _begin_generation(at: int) -> Tx[int]:
