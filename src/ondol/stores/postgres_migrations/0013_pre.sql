@@ -1,8 +1,10 @@
 -- Version 13. Adds only; each part under a line that says what for.
 
--- A run that is held is found by its id among those that run; the steers of a run among what is queued.
+-- To the planner an index of a few rows is as good as the key, however many they are when it is used. So what is named
+-- among what runs, or among what is queued, has an index of such rows that it is named in.
 DROP INDEX runs_running;
 CREATE INDEX runs_running ON runs (tenant, id) WHERE state = 'running';
+CREATE INDEX runs_queued_id ON runs (tenant, id) WHERE state = 'queued';
 CREATE INDEX runs_steers ON runs (tenant, host) WHERE state = 'queued' AND host IS NOT NULL;
 
 -- What the planner is to expect before there is anything to count: one tenant, and much that belongs to it. Else it takes
