@@ -107,7 +107,7 @@ RETURNING {run}
 
 -- name: run.claimable
 SELECT id, agent, deaths, n FROM runs WHERE tenant = :tenant AND state = 'queued'
-  AND (deaths > :deaths OR (deaths = :deaths AND n > :n))
+  AND deaths >= :deaths AND (deaths > :deaths OR n > :n)
   AND NOT EXISTS (SELECT 1 FROM runs b WHERE b.tenant = runs.tenant AND b.session = runs.session
     AND b.state IN ('queued', 'running', 'waiting') AND b.place < runs.place)
 ORDER BY deaths, n LIMIT :limit
@@ -851,7 +851,7 @@ ON CONFLICT (tenant, id) DO NOTHING
 
 -- name: outbox.due
 SELECT id, run, kind, state, attempts, due, error, at FROM outbox WHERE tenant = :tenant AND state = 'pending'
-  AND (due > :after OR (due = :after AND id > :last))
+  AND due >= :after AND (due > :after OR id > :last)
 ORDER BY due, id LIMIT :limit
 
 -- name: outbox.list
