@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ondol import clock, ids, messages, sizes, values
@@ -61,6 +62,7 @@ class Untold(NamedTuple):
 
     ``requests`` are the stored bodies of what was asked: its input (if that is still there) and what joined it;
     ``unanswered`` is False where they were told before, and only its ``effects`` are news. ``code`` says why it failed.
+    ``results`` are the stored bodies of what its calls returned, by their ordinals.
     """
 
     run: str
@@ -69,6 +71,7 @@ class Untold(NamedTuple):
     unanswered: bool
     effects: tuple[EffectRow, ...]
     code: str = ""
+    results: Mapping[int, str] = MappingProxyType({})
 
 
 class Note(NamedTuple):
@@ -92,9 +95,10 @@ def still_untold(untold: Iterable[Untold], told: Collection[tuple[str, ...]]) ->
 def note(untold: Sequence[Untold], *, more: bool = False, limit: int | None = None) -> Note:
     """What a later turn must know about runs that did not complete: their request, and what they did or may have.
 
-    Each started write has its line. Requests and arguments are shortened until all lines fit in ``NOTE_LIMIT``, or
-    in their part of what the request may weigh (``limit``); if even then they do not, writes come before requests
-    without any, and the next note goes on with the rest. ``more`` says that there is more than ``untold`` holds.
+    Each started write has its line. Requests, arguments and results are shortened, and results at last left out, until
+    all lines fit in ``NOTE_LIMIT``, or in their part of what the request may weigh (``limit``); if even then they do
+    not, writes come before requests without any, and the next note goes on with the rest. ``more`` says that there is
+    more than ``untold`` holds.
 
     Words that a provider refused are not repeated: it would refuse each turn that is told them.
     """
@@ -157,8 +161,15 @@ def _lines(one: Untold, shown: int) -> list[str]:
         lines = [f"News of an earlier request that was not answered ({one.state}): {asked!r}."]
     for effect in one.effects:
         arguments = _shortened(values.plain_text(values.loads(effect.arguments)), shown) if shown else "…"
-        lines.append(f"That request's call {effect.tool}({arguments}): {_told(effect.state)}.")
+        line = f"That request's call {effect.tool}({arguments}): {_told(effect.state)}."
+        if shown > _SHOWN[-1] and (body := one.results.get(effect.ordinal)):
+            line += f" It returned {_shortened(_result_of(body), shown)!r}."
+        lines.append(line)
     return lines
+
+
+def _result_of(body: str) -> str:
+    return next(part.text for part in messages.loads(body).parts if isinstance(part, ToolResponse))
 
 
 def _shortened(text: str, shown: int) -> str:

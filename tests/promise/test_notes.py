@@ -43,6 +43,18 @@ async def test_a_failed_run_is_told_once_with_its_request_and_its_writes(house: 
         assert await turn(life, house, "later") == []
 
 
+async def test_what_a_write_returned_is_told_with_it(house: House) -> None:
+    """Without the number of what it made, a model could neither name it nor take it back."""
+    agent = house.agent([LETTER, REFUND], error("rejected"), said=SAID)
+    async with house.life(agent) as life:
+        first = await life.rt.start(agent, SAID, session="s", operation_id="op")
+        assert await rest(first) == "failed"
+        returned = [r.text for r in results(await first.messages())]
+        assert len(returned) == 2
+        (note,) = await turn(life, house, "next")
+        assert [word for word in returned if f"It returned {word!r}." not in note] == []
+
+
 async def test_a_run_without_writes_is_told_of_as_an_unanswered_request(house: House) -> None:
     agent = house.agent(error("rejected"), said=SAID)
     async with house.life(agent) as life:
@@ -258,10 +270,11 @@ async def test_news_of_a_run_that_was_told_of_before_name_its_request_again(hous
         assert await rest(run) == "waiting"
         await run.cancel(by="kim")
         await turn(life, house, "one")
-        await (await the_ask(run, "unknown_effect")).happened(by="lee")
+        await (await the_ask(run, "unknown_effect")).happened("letter 7 is on its way", by="lee")
         (news,) = await turn(life, house, "two")
         assert SAID in news
         assert "it succeeded" in news
+        assert "letter 7 is on its way" in news
 
 
 async def test_a_note_has_a_limit_and_the_turns_after_go_on_with_the_rest(house: House) -> None:

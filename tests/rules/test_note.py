@@ -49,6 +49,16 @@ def test_requests_and_arguments_are_shortened_before_a_call_is_left_out(runs, ca
     assert "not listed" not in text
 
 
+@pytest.mark.parametrize(("calls", "is_told"), [(1, True), (20, True), (60, False)])
+def test_results_are_shortened_and_left_out_before_a_call_is(calls: int, is_told: bool):
+    body = messages.dumps(messages.tool_result("c", "send", f"it is done {LONG}"))
+    one = untold("r_1", calls)._replace(results=dict.fromkeys(range(calls), body))
+    text, told = context.note([one])
+    assert len(text) < NOTE_LIMIT * 1.1
+    assert len(told) == 1 + calls
+    assert text.count("It returned 'it is done word") == (calls if is_told else 0)
+
+
 def test_what_does_not_fit_is_counted_and_comes_in_the_next_note():
     left = [untold(f"r_{n}", 3 if n % 20 == 0 else 0) for n in range(400)]
     told: set[tuple[str, ...]] = set()

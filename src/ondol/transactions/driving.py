@@ -110,7 +110,7 @@ def untold_rows(tenant: str, session: str, run: str) -> list[Statement]:
 
 
 def read_untold(tenant: str, runs: list[Row], effect_rows: list[Row]) -> Tx[NotTold]:
-    """Each run with its request and its own calls, in the order of the queue."""
+    """Each run with its request, its own calls and what these returned, in the order of the queue."""
     more = max(len(runs), len(effect_rows)) == _UNTOLD_READ
     places = {run: (place, state, error) for run, place, state, error in runs}
     calls: dict[str, list[EffectRow]] = {}
@@ -124,6 +124,15 @@ def read_untold(tenant: str, runs: list[Row], effect_rows: list[Row]) -> Tx[NotT
     of_runs = [{"tenant": tenant, "run": run} for run in ordered]
     inputs = yield [("message.one", of_run | {"ordinal": 1}) for of_run in of_runs]
     joined = yield [("run.steers", of_run | {"state": "joined"}) for of_run in of_runs]
+    succeeded = [e for effects in calls.values() for e in effects if e.state == "succeeded"]
+    replies = (
+        (yield [("message.one", {"tenant": tenant, "run": e.run, "ordinal": e.reply}) for e in succeeded])
+        if succeeded else []
+    )  # fmt: skip
+    results: dict[str, dict[int, str]] = {}
+    for effect, rows in zip(succeeded, replies, strict=True):
+        if rows:
+            results.setdefault(effect.run, {})[effect.ordinal] = checked_body(effect.run, *rows[0])
     unanswered = {run for run, *_ in runs}
     codes = {run: values.loads(error).get("code", "") for run, (*_, error) in places.items() if error}
     found = tuple(
@@ -131,6 +140,7 @@ def read_untold(tenant: str, runs: list[Row], effect_rows: list[Row]) -> Tx[NotT
             run, places[run][1],
             (*(checked_body(run, *row) for row in first), *(s.body for s in steers_in(steers))),
             run in unanswered, tuple(sorted(calls.get(run, ()), key=lambda e: e.ordinal)), codes.get(run, ""),
+            results.get(run, {}),
         )
         for run, first, steers in zip(ordered, inputs, joined, strict=True)
     )  # fmt: skip
