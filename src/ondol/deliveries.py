@@ -88,8 +88,9 @@ class Deliveries:
         self.learning = [name for name, memory in memories.items() if memory is not None and memory.extract is not None]
         self._others: set[str] = set()  # messages that are not for this process
         self._lanes: dict[Lane, deque[tuple[OutboxRow, RunRow]]] = {}  # with what is told next
+        self._full: set[Lane] = set()  # for which more is there than was taken
         self._telling: set[str] = set()  # the messages in them
-        self._tasks: set[asyncio.Task[None]] = set()  # one a lane
+        self._tasks: set[asyncio.Task[bool]] = set()  # one a lane
         self._wake = asyncio.Event()
         self._timer: Timer | None = None
 
@@ -146,7 +147,7 @@ class Deliveries:
     async def _look_for_due(self) -> int | None:
         """Begin to tell all that is due; when the next message is, if there is one."""
         next_due: list[int] = []
-        full: set[Lane] = set()  # what comes for these now waits for what is in them, and is seen again then
+        self._full.clear()
         for tenant in await self.store.read(queries.tenants):
             async for message in self._pending(tenant):
                 if message.due > self._now():
@@ -163,8 +164,8 @@ class Deliveries:
                     continue
                 if run.agent not in self.served or not self._hears(run.agent, message.kind):
                     self._others.add(message.id)
-                elif (lane := (tenant, run.session)) not in full and not await self._is_taken(lane, message, run):
-                    full.add(lane)
+                else:
+                    await self._tell_behind((tenant, run.session), message, run)
         return min(next_due, default=None)
 
     def _leave(self, message: OutboxRow, why: Exception) -> None:
@@ -172,8 +173,8 @@ class Deliveries:
         log.error("outbox message %s cannot be told", message.id, exc_info=why, extra={"run": message.run})
         self._others.add(message.id)
 
-    async def _is_taken(self, key: Lane, message: OutboxRow, run: RunRow) -> bool:
-        """It is told behind what else is told of its session, unless that is too much."""
+    async def _tell_behind(self, key: Lane, message: OutboxRow, run: RunRow) -> None:
+        """Behind what else is told of its session. What is too much for now is seen again after that."""
         while key not in self._lanes and len(self._lanes) >= _AT_ONCE:
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         if (lane := self._lanes.get(key)) is None:
@@ -181,30 +182,35 @@ class Deliveries:
             task = asyncio.create_task(self._tell_lane(lane))
             self._tasks.add(task)
             task.add_done_callback(functools.partial(self._end, key))
-        if len(lane) >= _LANE:
-            return False
-        lane.append((message, run))
-        self._telling.add(message.id)
-        return True
+        if len(lane) >= _LANE or key in self._full:
+            self._full.add(key)
+        else:
+            lane.append((message, run))
+            self._telling.add(message.id)
 
-    async def _tell_lane(self, lane: deque[tuple[OutboxRow, RunRow]]) -> None:
+    async def _tell_lane(self, lane: deque[tuple[OutboxRow, RunRow]]) -> bool:
+        """True if all of it was told. After an error of the store, which is none of a message, the rest stays in it."""
+        all_told = True
         while lane:
             message, run = lane[0]
             try:
-                await self._tell(message, run)
-            except StoreError as error:  # of the store as a whole: it is tried again, and what comes after it, too
+                all_told &= await self._tell(message, run)
+            except StoreError as error:
                 log.warning("%s", error)
                 await clocks.sleep(self.clock, _STORE_RETRY)
-                return
+                return False
             except Exception as error:
                 self._leave(message, error)
             lane.popleft()
             self._telling.discard(message.id)
+        return all_told
 
-    def _end(self, key: Lane, task: asyncio.Task[None]) -> None:
+    def _end(self, key: Lane, task: asyncio.Task[bool]) -> None:
         self._tasks.discard(task)
-        self._telling.difference_update([message.id for message, _ in self._lanes.pop(key)])
-        self._wake.set()  # for what did not fit, and what is due again
+        left = self._lanes.pop(key)
+        self._telling.difference_update([message.id for message, _ in left])
+        if left or key in self._full or task.cancelled() or not task.result():
+            self._wake.set()
 
     async def _pending(self, tenant: str) -> AsyncIterator[OutboxRow]:
         """What waits to be told, the next one first. Messages that others have to tell stand in nobody's way."""
@@ -214,18 +220,19 @@ class Deliveries:
                 yield message
             last = page[-1].due, page[-1].id
 
-    async def _tell(self, message: OutboxRow, run: RunRow) -> None:
-        """Nothing where another process does it, or it was told since it was read."""
+    async def _tell(self, message: OutboxRow, run: RunRow) -> bool:
+        """False where another process does it, it was told since it was read, or it could not be told."""
         if await self.store.read(transactions.get_message, run.tenant, message.id) != message:
-            return
+            return False
         if len(await self.store.drivers()) < 2:
-            await self._tell_now(message, run)
-        elif (taken := await self._take(run.tenant, message)) is not None:
-            keeping = asyncio.create_task(self._keep(run.tenant, taken))
-            try:
-                await self._tell_now(taken, run)
-            finally:
-                keeping.cancel()
+            return await self._tell_now(message, run)
+        if (taken := await self._take(run.tenant, message)) is None:
+            return False
+        keeping = asyncio.create_task(self._keep(run.tenant, taken))
+        try:
+            return await self._tell_now(taken, run)
+        finally:
+            keeping.cancel()
 
     async def _take(self, tenant: str, message: OutboxRow) -> OutboxRow | None:
         return await self.store.write(transactions.take_message, tenant, message, self._now() + int(_TAKEN * 1e6))
@@ -239,7 +246,7 @@ class Deliveries:
             except StoreError as error:
                 log.warning("%s", error)
 
-    async def _tell_now(self, message: OutboxRow, run: RunRow) -> None:
+    async def _tell_now(self, message: OutboxRow, run: RunRow) -> bool:
         tenant = run.tenant
         try:
             if self.deliver is not None and message.kind != transactions.DROPPED:
@@ -251,7 +258,7 @@ class Deliveries:
             said = redact(values.error_text(error))[:_ERROR_KEPT]
             log.warning("outbox message %s: %s", message.id, said, extra={"run": message.run})
             await self.store.write(transactions.not_delivered, tenant, message, said, self._now())
-            return
+            return False
         scope, keep = Scope(tenant, run.agent, run.user_id), self._memory(run.agent).keep
         until = None if keep is None else self._now() + int(keep.total_seconds() * 1e6)
         await self.store.write(
@@ -260,6 +267,7 @@ class Deliveries:
         )  # fmt: skip
         if facts:
             self.embedding.look(scope)
+        return True
 
     async def _learned(self, run: RunRow) -> list[NewFact]:
         """What the agent's ``extract`` finds in a turn. Nobody checked it, so it counts as untrusted."""
