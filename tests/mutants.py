@@ -1843,9 +1843,44 @@ MUTANTS = (
         ("tests/promise/test_poison.py",),
     ),
     Mutant(
+        "queue: a claim that is on the way is no reason to look at all that waits",
+        "worker.py",
+        "            if not self._is_claiming(run):\n                self",
+        "            if run:\n                self",
+        ("tests/promise/test_queue.py",),
+    ),
+    Mutant(
+        "queue: a run that comes to wait is no reason to look at all that waits",
+        "worker.py",
+        'if drive.suspended.state == "waiting":',
+        'if drive.suspended.state == "parked":',
+        ("tests/promise/test_queue.py",),
+    ),
+    Mutant(
+        "jumps: what was to expire is looked at anew when a jump is noticed",
+        "runtime.py",
+        "            self._working.look_soon()  # what was to expire",
+        "            pass  # what was to expire",
+        ("tests/promise/test_jumps.py",),
+    ),
+    Mutant(
+        "notes: who looks for what is untold does not go through the queue",
+        "transactions/statements.sql",
+        ":host, :metadata, :fence, :owner, 1,",
+        ":host, :metadata, :fence, :owner, 0,",
+        ("tests/stores/test_sqlite_scale.py",),
+    ),
+    Mutant(
+        "notes: what became of a run that was in the queue is told",
+        "transactions/statements.sql",
+        "deaths = 0, told = CASE WHEN state IN ('queued', 'running', 'waiting') THEN 0 ELSE told END",
+        "deaths = 0",
+        ("tests/promise/test_notes.py",),
+    ),
+    Mutant(
         "accept: a claim that nobody heard of is found",
         "worker.py",
-        "            self._look.set()  # it may be there all the same, and claimed\n",
+        "            self.look_soon()  # it may be there all the same, and claimed\n",
         "",
         ("tests/promise/test_boundaries.py::test_b02_a_run_whose_acceptance_nobody_heard_of_is_driven_all_the_same",),
     ),
@@ -1887,7 +1922,7 @@ MUTANTS = (
     Mutant(
         "accept: a claim that was not heard of is found when its operation comes again",
         "worker.py",
-        "            self._look.set()  # its claim was not heard of when it came\n",
+        "            self.look_soon()  # its claim was not heard of when it came\n",
         "            pass\n",
         (
             "tests/stores/test_postgres_commit.py"

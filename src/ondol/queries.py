@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from ondol import ids, journal, messages, usage
+from ondol import ids, journal, lifecycle, messages, usage
 from ondol.errors import NotFound
 from ondol.events import ContextBuilt
 from ondol.records import AskRow, EffectRow, RunRow, SessionRow, TokenRow
@@ -386,8 +386,11 @@ def tenants() -> Tx[list[str]]:
 
 def claimable(tenant: str, deaths: int, n: int, limit: int) -> Tx[list[Row]]:
     """Queued runs whose turn it is, behind this place: id, agent, deaths, n. Runs that nothing died of come first."""
-    (rows,) = yield [("run.claimable", {"tenant": tenant, "deaths": deaths, "n": n, "limit": limit})]
-    return rows
+    behind = {deaths: n} | dict.fromkeys(range(deaths + 1, lifecycle.MAX_DEATHS), 0)
+    pages = yield [
+        ("run.claimable", {"tenant": tenant, "deaths": d, "n": m, "limit": limit}) for d, m in behind.items()
+    ]
+    return [row for page in pages for row in page][:limit]
 
 
 def running(tenant: str) -> Tx[list[Row]]:

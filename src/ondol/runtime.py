@@ -774,7 +774,8 @@ class Runtime:
         if decision.kind == "approve" and (decision.arguments is not None or self.policy is not None):
             await self._may_be_approved(ask, ask.arguments if decision.arguments is None else decision.arguments)
         now = micros(self.clock)
-        paused = self._working.jumps.pause() > 0
+        if paused := self._working.jumps.pause() > 0:
+            self._working.look_soon()  # what was to expire was waited for by the clock as it went before
         decided = await self._write(transactions.decide, ask._tenant, ask.id, decision, by, self.door, now, paused)
         if decided.first:
             self._working.decided(decided)

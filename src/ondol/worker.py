@@ -91,16 +91,19 @@ class EmbeddedEngine:
         self.refused: dict[str, OndolError] = {}  # runs that cannot be read here, and why
         self._draining = False
         self._look = asyncio.Event()
+        self._at_all = False  # there is reason to look at all that waits, and not only at
+        self._asked: set[str] = set()  # tenants of whom a run came to wait for an ask, which may expire
         self._background: list[asyncio.Task[None]] = []
         self._context = contextvars.Context()  # that of whoever opened it
         self._expiry: Timer | None = None
+        self._expires_at = 0  # when it rings
         self.jumps = Jumps(clock)
 
     async def open(self) -> None:
         self._context = contextvars.copy_context()
         with contextlib.suppress(StoreFull, StoreBusy, OutcomeUnknown):  # reads go on; the watch below tries again
             await self._become_driver()
-        self._look.set()
+        self.look_soon()
         work = (self._keep_looking(), self._keep_house(), self.deliveries.run(), self.embedding.run())
         self._background = [asyncio.create_task(w) for w in work]
 
@@ -159,6 +162,10 @@ class EmbeddedEngine:
 
     # --- what makes it look -------------------------------------------------------------------------------------
 
+    def look_soon(self) -> None:
+        self._at_all = True
+        self._look.set()
+
     def wake(self, tenant: str, run: str, agent: str, deaths: int) -> None:
         """It may be this run's turn."""
         if self.is_driver and not self._draining:
@@ -169,10 +176,16 @@ class EmbeddedEngine:
         if agent not in self.served or run in self.refused:
             return
         if run in self._driven:
-            self._look_again = True  # its last task is just ending
+            if not self._is_claiming(run):
+                self._look_again = True  # its last task is just ending
         else:
             suspect = deaths >= lifecycle.SUSPECT_DEATHS
             (self._suspects if suspect else self._pending)[run] = tenant
+
+    def _is_claiming(self, run: str) -> bool:
+        """Is its claim on the way? Then there is nothing more to do: should it fail, the end of its task is seen."""
+        driven = self._driven[run]
+        return driven.drive is None and isinstance(driven.task, asyncio.Task)
 
     def signal(self, run: str) -> None:
         """A signal for the run is in the store."""
@@ -187,7 +200,7 @@ class EmbeddedEngine:
 
     def changed(self) -> None:
         """Another process changed the store."""
-        self._look.set()
+        self.look_soon()
         self.streams.notify_all()
 
     # --- claims -------------------------------------------------------------------------------------------------
@@ -197,11 +210,11 @@ class EmbeddedEngine:
         try:
             accepted = await (self._accept_and_claim(accept, run) if await self._has_slot(agent) else accept(None))
         except StoreError:
-            self._look.set()  # it may be there all the same, and claimed
+            self.look_soon()  # it may be there all the same, and claimed
             raise
         found = accepted.answering
         if found.owner == self.owner and found.state == "running" and not self.is_working_on(found.id):
-            self._look.set()  # its claim was not heard of when it came
+            self.look_soon()  # its claim was not heard of when it came
         return accepted
 
     async def _has_slot(self, agent: str) -> bool:
@@ -330,7 +343,7 @@ class EmbeddedEngine:
         """A place is free: for whoever waits for one, or was to be looked at when the one who had it was gone."""
         if self._look_again:
             self._look_again = False
-            self._look.set()
+            self.look_soon()
         if not self._draining:
             self._start_pending()
 
@@ -389,7 +402,7 @@ class EmbeddedEngine:
             self.refused[run] = error
         else:
             self.streams.waits_for_store(run, error, self.clock.now(), 1)  # behind run.accepted
-            self.clock.call_later(_STORE_RETRY, self._look.set)
+            self.clock.call_later(_STORE_RETRY, self.look_soon)
 
     async def _count_as_death(self, tenant: str, run: str, error: Exception) -> None:
         """As if the process had died of it: the run is taken up again, and parked when it goes on like this."""
@@ -401,7 +414,7 @@ class EmbeddedEngine:
             except StoreError as refused:
                 said = "run %s stays claimed until this process ends: %s"
                 log.error(said, run, refused, extra=about(drive.row))
-            self._look.set()
+            self.look_soon()
 
     def _after(self, drive: Drive) -> None:
         tenant = drive.claim.tenant
@@ -416,7 +429,11 @@ class EmbeddedEngine:
                 self.wake(tenant, *drive.ended.next_run)
         elif drive.suspended is not None:
             self.streams.settled(drive.suspended)
-            self._look.set()  # an ask of it may expire
+            if drive.suspended.state == "waiting":
+                self._asked.add(tenant)
+                self._look.set()
+            else:  # parked: whoever is behind it goes on
+                self.look_soon()
         else:  # given back
             self.streams.dropped(drive.row.id)
 
@@ -459,11 +476,14 @@ class EmbeddedEngine:
                 async with asyncio.timeout(pause):
                     await self._look.wait()
             self._look.clear()
+            at_all, self._at_all = self._at_all or pause is not None, False
             try:
-                if self.is_driver:
+                if not self.is_driver:
+                    await self._become_driver()
+                elif at_all:
                     await self.look()
                 else:
-                    await self._become_driver()
+                    await self._look_at_asks()
                 pause = None if self.is_driver else _LOCK_RETRY
             except StoreError as error:
                 log.warning("%s", error)
@@ -507,6 +527,7 @@ class EmbeddedEngine:
             return
         self.deliveries.look()
         living = await self.store.drivers()
+        self._asked.clear()
         due: list[int] = []
         driven, held, lost = [run for run in self._driven if self._drive(run) is not None], set[str](), False
         for tenant in await self.store.read(queries.tenants):
@@ -523,15 +544,30 @@ class EmbeddedEngine:
             if (at := await self._expire(tenant)) is not None:
                 due.append(at)
         if lost and await self._take_over():
-            self._look.set()
+            self.look_soon()
         for run in driven:
             if run not in held:  # it was lost, and what is in flight goes on
                 self.streams.taken(run)
         if self._expiry is not None:
             self._expiry.cancel()
-        self._expiry = self.clock.call_later((min(due) - self._now()) / 1e6, self._look.set) if due else None
+            self._expiry = None
+        for at in due:
+            self._look_at(at)
         if not self._draining:
             self._start_pending()
+
+    async def _look_at_asks(self) -> None:
+        """Asks of runs that came to wait: how many others wait for their turn makes no difference to these."""
+        while self._asked:
+            if (at := await self._expire(self._asked.pop())) is not None:
+                self._look_at(at)
+
+    def _look_at(self, at: int) -> None:
+        """Look again at that instant, or before. (By a clock that jumped it may have come, and nothing rang.)"""
+        if self._expiry is None or at < self._expires_at or self._expires_at < self._now():
+            if self._expiry is not None:
+                self._expiry.cancel()
+            self._expiry, self._expires_at = self.clock.call_later((at - self._now()) / 1e6, self.look_soon), at
 
     async def _look_for_queued(self, tenant: str) -> None:
         deaths, n = 0, 0

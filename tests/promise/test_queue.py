@@ -293,3 +293,29 @@ async def test_a_tool_that_waits_for_a_run_behind_its_own_is_told_at_once(house:
         assert (other.response, begun.response) == (HELLO_BACK, "begun")
         assert (await later[0]).text == HELLO_BACK
         assert await statuses(*await life.rt.runs()) == ["completed"] * 4
+
+
+async def test_what_waits_is_not_gone_through_again_for_each_run_that_ends(house: House) -> None:
+    agent, claiming, looking = house.agent("done"), barrier(), barrier()
+    async with house.life(agent) as life:
+        await life.rt.drain(0)  # from here on it only accepts
+        runs = [await life.rt.start(agent, "go", session="s", operation_id=str(n)) for n in range(5)]
+    plan = FaultPlan().at("claim.before", fault=claiming).at("claimable.after", nth=2, fault=looking)
+    async with house.life(agent, plan=plan) as life:
+        await looking.reached.wait()  # it was opened, and its first claim is on the way
+        looking.go_on.set()
+        claiming.go_on.set()
+        assert [await rest(await life.rt.get_run(run.id)) for run in runs] == ["completed"] * 5
+    assert plan.calls.count("claimable") == 2
+
+
+async def test_what_waits_is_not_gone_through_when_a_run_comes_to_wait_for_a_person(house: House) -> None:
+    agent, plan, gates = house.agent([WIRE], "done"), FaultPlan(), [barrier() for _ in range(5)]
+    for nth, gate in enumerate(gates, 1):
+        plan.at("expirable_asks.after", nth=nth, fault=gate)
+    async with house.life(agent, plan=plan) as life:
+        for nth, gate in enumerate(gates, 1):
+            assert await rest(await life.rt.start(agent, "go", session=f"s{nth}")) == "waiting"
+            await gate.reached.wait()  # an ask of it may expire
+            gate.go_on.set()
+    assert plan.calls.count("claimable") < 2

@@ -158,10 +158,11 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[apsw.Conn
         yield few, many
 
 
-def steps(connection: apsw.Connection, name: str, session: str) -> int:
+def steps(connection: apsw.Connection, name: str, session: str, given: Mapping[str, Any] | None = None) -> int:
     """How many instructions SQLite's machine carries out for the statement. Nothing of it stays."""
     text, particular = STATEMENTS[name], PARTICULAR.get(name.partition(" ")[0], {})
     known = {**GIVEN, "session": session, "user_id": session, "operation_id": f"o{session}7", **particular}
+    known |= given or {}
     done = 0
 
     def one_more() -> bool:
@@ -186,6 +187,48 @@ def test_a_statement_does_not_cost_more_in_a_larger_store(
     for session in ("s4",) if name in OF_THE_WHOLE_SESSION else ("long", "quiet"):
         few, many = (steps(connection, name, session) for connection in stores)
         assert many <= few * SLACK, f"{session}: {few} steps, and {many} in a store that is ten times as large"
+
+
+# --- what waits --------------------------------------------------------------------------------------------------
+
+
+def with_a_queue(file: Path, n: int) -> apsw.Connection:
+    """So many runs that wait for their turn, in the session ``s`` behind the one that waits, and in others."""
+    connection = sqlite._open_for_writing(file)
+    connection.execute("PRAGMA foreign_keys = OFF")
+    run = {"tenant": "default", "user_id": "", "at": 1, "state": "queued", "fence": 0, "next_seq": 2}
+    insert = STATEMENTS["run.insert"]
+    with connection:
+        for k in range(n):
+            for session in ("s", f"other{k}"):
+                own = {"run": f"r_{session}{k}", "operation_id": f"{session}{k}", "session": session, "place": k}
+                connection.execute(insert, dict.fromkeys(re.findall(r":(\w+)", insert), "") | run | own)
+        connection.execute("UPDATE runs SET state = 'waiting' WHERE id = 'r_s0'")
+    return connection
+
+
+@pytest.fixture(scope="module")
+def queues(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[apsw.Connection, apsw.Connection]]:
+    folder = tmp_path_factory.mktemp("queues")
+    few, many = with_a_queue(folder / "few.db", FEW), with_a_queue(folder / "many.db", MANY)
+    with closing(few), closing(many):
+        yield few, many
+
+
+@pytest.mark.parametrize("name", ["run.untold", "effect.untold", "run.unfinished_in_session", "run.next_in_session"])
+def test_a_turn_does_not_cost_more_behind_which_others_wait(
+    queues: tuple[apsw.Connection, apsw.Connection], name: str
+) -> None:
+    few, many = (steps(connection, name, "s") for connection in queues)
+    assert many <= few * SLACK
+
+
+def test_the_last_page_of_what_waits_costs_no_more_than_the_first(
+    queues: tuple[apsw.Connection, apsw.Connection],
+) -> None:
+    for connection, n in zip(queues, (FEW, MANY), strict=True):
+        first, last = (steps(connection, "run.claimable", "", {"n": behind, "limit": 20}) for behind in (0, 2 * n - 40))
+        assert last <= first * SLACK
 
 
 # --- and they list the same -------------------------------------------------------------------------------------

@@ -89,12 +89,13 @@ UPDATE runs SET state = 'joined', fence = fence + 1, next_seq = next_seq + 1, to
 WHERE tenant = :tenant AND id = :run AND host = :host AND state = 'queued'
 RETURNING next_seq - 1, fence
 
+-- There is nothing to tell of it yet: whoever looks for what is untold does not go through all that waits.
 -- name: run.insert
 INSERT INTO runs (tenant, id, session, user_id, operation_id, fingerprint, agent, definition, trigger, door, zone,
-  state, place, next_seq, accepted_at, updated_at, family, replay_of, forked_at, host, metadata, fence, owner,
+  state, place, next_seq, accepted_at, updated_at, family, replay_of, forked_at, host, metadata, fence, owner, told,
   head)
 VALUES (:tenant, :run, :session, :user_id, :operation_id, :fingerprint, :agent, :definition, :trigger, :door, :zone,
-  :state, :place, :next_seq, :at, :at, :family, :replay_of, :forked_at, :host, :metadata, :fence, :owner,
+  :state, :place, :next_seq, :at, :at, :family, :replay_of, :forked_at, :host, :metadata, :fence, :owner, 1,
   (SELECT revision FROM sessions s WHERE s.tenant = :tenant AND s.id = :session AND :state = 'running'))
 
 -- name: run.claim
@@ -106,11 +107,10 @@ WHERE tenant = :tenant AND id = :run AND state = 'queued' AND deaths < :max_deat
 RETURNING {run}
 
 -- name: run.claimable
-SELECT id, agent, deaths, n FROM runs WHERE tenant = :tenant AND state = 'queued'
-  AND deaths >= :deaths AND (deaths > :deaths OR n > :n)
+SELECT id, agent, deaths, n FROM runs WHERE tenant = :tenant AND state = 'queued' AND deaths = :deaths AND n > :n
   AND NOT EXISTS (SELECT 1 FROM runs b WHERE b.tenant = runs.tenant AND b.session = runs.session
     AND b.state IN ('queued', 'running', 'waiting') AND b.place < runs.place)
-ORDER BY deaths, n LIMIT :limit
+ORDER BY n LIMIT :limit
 
 -- The first condition is there for the partial index.
 -- name: run.running
@@ -148,14 +148,15 @@ RETURNING deaths
 
 -- name: run.unhold
 UPDATE runs SET state = :state, retryable = :retryable, owner = NULL, error = :error, ended_at = :ended_at, wrote = 0,
-  deaths = 0
+  deaths = 0, told = CASE WHEN state IN ('queued', 'running', 'waiting') THEN 0 ELSE told END
 WHERE tenant = :tenant AND id = :run
 
 -- name: run.suspend
 UPDATE runs SET state = 'waiting', owner = NULL, deaths = 0 WHERE tenant = :tenant AND id = :run
 
 -- name: run.park
-UPDATE runs SET state = 'parked', owner = NULL, deaths = 0, error = :error, retryable = 0, ended_at = NULL
+UPDATE runs SET state = 'parked', owner = NULL, deaths = 0, error = :error, retryable = 0, ended_at = NULL,
+  told = CASE WHEN state IN ('queued', 'running', 'waiting') THEN 0 ELSE told END
 WHERE tenant = :tenant AND id = :run
 
 -- name: run.complete
