@@ -97,6 +97,12 @@ def test_a_long_query_asks_for_a_bounded_number_of_terms_from_its_beginning_and_
     assert asked[-1].text == "w9999"
 
 
+def test_of_a_query_of_megabytes_only_its_ends_are_looked_at() -> None:
+    """A large input is one, and the event loop stands still meanwhile."""
+    asked = terms.asked(f"first{' .' * 20_000} middle{' .' * 20_000} last")
+    assert [term.text for term in asked] == ["first", "last"]
+
+
 def test_a_term_has_a_bounded_length() -> None:
     assert max(len(t) for t in terms.counted("x" * 5000)) == terms.LONGEST
     assert finds("x" * 5000, "x" * 5000)
