@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
-from door import JSON, Door, door, raw
+from door import JSON, Door, door, raw, run
 
-from ondol import Agent, Runtime, access
+from ondol import Agent, Runtime, access, tool
 from ondol.errors import CODES, InvalidInput
 from ondol.http import guard, serving
 from ondol.http.app import make_app
 from ondol.http.guard import Admission
-from ondol.testing import ScriptedModel
+from ondol.testing import ScriptedModel, call
 
 BROWSER = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 PROGRAM = {"accept": "*/*"}
@@ -142,6 +142,22 @@ async def test_methods_that_are_made_up_leave_nothing_behind(http: Door) -> None
     assert "BREW" not in counted
     assert 'ondol_http_requests_total{method="?",status="405"} 3' in counted
     assert 'ondol_http_requests_total{method="HEAD",status="200"} 1' in counted
+
+
+async def test_unknown_effects_are_counted_as_long_as_they_wait_for_a_person(db: str) -> None:
+    @tool(effect="once")
+    def send() -> str:
+        """Send."""
+        raise OSError("the line broke")
+
+    agent = Agent("sender", model=ScriptedModel([[call("send")]]), tools=[send])
+    async with Runtime(db, agents=[agent]) as rt, door(rt) as http:
+        waiting = await run(http.client, "sender", "go")
+        assert waiting.json()["state"] == "waiting"
+        assert "\nondol_effects_unknown 1\n" in (await http.client.get("/metrics")).text
+        await (await rt.asks())[0].give_up(by="kim")
+        assert [effect.state for effect in await rt.effects()] == ["unknown"]
+        assert "\nondol_effects_unknown 0\n" in (await http.client.get("/metrics")).text
 
 
 async def test_nothing_is_kept_on_the_way(http: Door) -> None:

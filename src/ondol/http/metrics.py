@@ -61,16 +61,15 @@ class Metrics:
         sums = list(itertools.accumulate(self._buckets))
         lines += [f'ondol_http_answer_seconds_bucket{{le="{end}"}} {n}' for end, n in zip(ends, sums, strict=True)]
         lines += [f"ondol_http_answer_seconds_count {sums[-1]}", f"ondol_http_answer_seconds_sum {self._seconds:.6f}"]
+        asks = await rt.asks(limit=_COUNTED, tenant=tenant)
         gauges = {
             "ondol_streams": ("Event streams that are open in this process.", drain.streams),
             "ondol_drives": ("This process drives runs: 1.", int(rt.drives)),
             "ondol_draining": ("This process is about to stop: 1.", int(drain.begun)),
-            "ondol_asks_open": (
-                f"Asks that wait for a person, up to {_COUNTED}.", len(await rt.asks(limit=_COUNTED, tenant=tenant))
-            ),
+            "ondol_asks_open": (f"Asks that wait for a person, up to {_COUNTED}.", len(asks)),
             "ondol_effects_unknown": (
-                f"Effects of which nobody knows the outcome, up to {_COUNTED}.",
-                len(await rt.effects(state="unknown", limit=_COUNTED, tenant=tenant)),
+                "Those of them about an effect of which nobody knows the outcome.",
+                sum(ask.kind == "unknown_effect" for ask in asks),
             ),
         }  # fmt: skip
         for name, (help, value) in gauges.items():
