@@ -141,8 +141,9 @@ class Model(Protocol):
     cancelling the task stops the request and closes its socket.
     Raises ModelError, with the kind that says what to do.
 
-    The attribute ``provider`` (by default the name) says whose private data (signatures, ids) it can read back: parts
-    that carry another name lose it before they are handed over.
+    The attribute ``provider`` (by default the name) says whose private data (signatures, ids) it can read back: that
+    of its own answers is recorded with it as ``name``, and parts that carry another name lose it before they are handed
+    over.
     """
 
     @property

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ondol import events, ids, messages, policy, values
 from ondol.clock import to_micros
 from ondol.errors import InvalidInput
-from ondol.messages import Message, Text, ToolCall
+from ondol.messages import Message, Reasoning, Text, ToolCall
 from ondol.model import Answer
 from ondol.records import RunRow
 from ondol.tools import Context, Tool
@@ -19,8 +19,9 @@ from ondol.transactions import Given, PlannedCall
 _REFUSAL_SHOWN = 2_000  # characters; it may name what a model made up
 
 
-def message_of(answer: Answer, run: str, number: int, taken: Set[str]) -> Message:
-    """The answer as it is recorded: without blank texts, each call with an id of its own.
+def message_of(answer: Answer, run: str, number: int, taken: Set[str], provider: str) -> Message:
+    """The answer as it is recorded: without blank texts, each call with an id of its own, and what is private with the
+    name of its ``provider``, unless it carries one.
 
     Some models repeat call ids or give none; results could not be told apart. Others give ids that the next provider
     refuses. ``number`` is the ordinal of the answer's first call in the run, ``taken`` holds the ids that the run has
@@ -39,6 +40,8 @@ def message_of(answer: Answer, run: str, number: int, taken: Set[str]) -> Messag
             used.add(id)
             part = ToolCall(id, name, part.arguments, part.provider)
             number += 1
+        if isinstance(part, Text | Reasoning | ToolCall) and part.provider:
+            part = replace(part, provider={"name": provider, **part.provider})
         parts.append(part)
     return Message("assistant", tuple(parts))
 

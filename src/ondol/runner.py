@@ -649,7 +649,7 @@ class Drive:
     async def _write_answer(self, answer: Answer, tools: Mapping[str, Tool[..., Any]]) -> None:
         """T3. An answer that was cut off makes none of its calls. ``tools`` are those that the model was offered."""
         ordinal, number = self.state.next_message, len(self.state.effects)
-        message = plans.message_of(answer, self.row.id, number, self.talk.call_ids)
+        message = plans.message_of(answer, self.row.id, number, self.talk.call_ids, self.asked.provider)
         body = messages.dumps(message)
         calls = []
         for i, call in enumerate(message.calls):

@@ -175,6 +175,24 @@ async def test_c46_one_provider_then_another_then_the_first_again(
         await rt.close()
 
 
+async def test_c46_what_is_signed_is_its_models_own_where_nobody_says_whose_it_is(db: str) -> None:
+    signed = [Reasoning("it is cold", {"signature": "7f"}), ToolCall("c1", "look", {"at": "roof"}, {"item": "1"})]
+    p1, p2 = ScriptedModel([signed, "warm"], name="p1"), ScriptedModel(["warm"], name="p2")
+    agents = [Agent("one", model=p1, tools=[look]), Agent("two", model=p2, tools=[look])]
+    async with Runtime(db, agents=agents) as rt:
+        for agent, said in ((agents[0], ASKED), (agents[1], AGAIN), (agents[0], LAST)):
+            await rt.run(agent, said, session="s", operation_id=said)
+    elsewhere, back = (
+        [part for m in request.messages if m.role == "assistant" for part in m.parts]
+        for request in (p2.requests[0], p1.requests[2])
+    )
+    assert elsewhere == [ToolCall("c1", "look", {"at": "roof"}), Text("warm")]
+    thought, called, *_ = back
+    assert isinstance(thought, Reasoning)
+    assert thought.provider == {"name": "p1", "signature": "7f"}
+    assert called == ToolCall("c1", "look", {"at": "roof"}, {"name": "p1", "item": "1"})
+
+
 async def test_c46_the_second_takes_over_in_the_middle_of_a_tool_loop(db: str, downstream: Downstream) -> None:
     p1, p2 = first(down=True), second()
     agent = Agent("both", model=[p1, p2], tools=[look, heat])
