@@ -5,12 +5,13 @@ Functions of the same form as those of ``transactions``, which change nothing. A
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from ondol import ids, journal, lifecycle, messages, usage
-from ondol.errors import NotFound
+from ondol.errors import NotFound, StoreError
 from ondol.events import ContextBuilt
 from ondol.records import AskRow, EffectRow, RunRow, SessionRow, TokenRow
 from ondol.runfile import Entries, RunFile, Said
@@ -83,6 +84,17 @@ def read_some_messages(tenant: str, run: str, ordinals: Iterable[int]) -> Tx[dic
     """Those of the run's messages that are stored."""
     found = yield [("message.one", {"tenant": tenant, "run": run, "ordinal": ordinal}) for ordinal in ordinals]
     return {o: checked_body(run, o, body, total) for rows in found for o, body, total in rows}
+
+
+def read_inputs(tenant: str, runs: Sequence[str]) -> Tx[dict[str, str]]:
+    """What each of the runs was asked; nothing of one whose input was erased, or is damaged."""
+    found = yield [("message.one", {"tenant": tenant, "run": run, "ordinal": 1}) for run in runs]
+    asked = {}
+    for run, rows in zip(runs, found, strict=True):
+        for row in rows:
+            with suppress(StoreError):
+                asked[run] = messages.loads(checked_body(run, *row)).text
+    return asked
 
 
 def page_usage(tenant: str, after: int, since: int | None, until: int | None, limit: int = 1000) -> Tx[list[RunUsage]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from behind import execute
 from cli.command import ondol
 from door import Door, door
 from kit import Conversation, waits
@@ -100,6 +101,23 @@ async def test_whoever_is_bound_to_a_user_pages_through_their_own(http: Door, mo
     theirs = (await rt.runs(user="lee"))[0].id
     refused = await http.client.get("/v1/effects", params={"after": ids.effect_id(theirs, 0)}, headers=kim)
     assert refused.status_code == 404
+
+
+async def test_runs_are_found_by_what_was_asked(http: Door, db: str) -> None:
+    async def found(**wanted: str) -> list[str]:
+        answer = await http.client.get("/v1/runs", params=wanted)
+        assert answer.status_code == 200, answer.text
+        return [run["id"] for run in answer.json()["items"]]
+
+    runs = [r.id for r in await http.app.runtime.runs()]  # the newest first: pay, pay, look, look
+    assert await found(q="LOOK") == runs[2:]
+    assert await found(q="look", user="kim") == runs[3:]
+    assert await found(q="loot") == []
+    session = await http.app.runtime.get_session((await http.app.runtime.get_run(runs[2])).session)
+    await session.delete()
+    assert await found(q="look") == runs[3:]
+    execute(db, f"UPDATE messages SET sum = sum + 1 WHERE run = '{runs[0]}'")  # what is damaged hides nothing else
+    assert await found(q="pay") == runs[1:2]
 
 
 async def test_asks_are_read_page_by_page_from_either_end(http: Door) -> None:

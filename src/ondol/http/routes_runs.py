@@ -155,7 +155,8 @@ def routes(service: Service, drain: Drain) -> APIRouter:
     @router.get("/runs", responses={200: {"model": Runs}, **routing.problems()})
     async def list_runs(
         request: Request, session: str | None = None, user: str | None = None, state: RunState | None = None,
-        agent: str | None = None, q: Annotated[str | None, Query(description="A text to look for.")] = None,
+        agent: str | None = None,
+        q: Annotated[str | None, Query(description="A text to look for, in what was asked, ids and errors.")] = None,
         before: Annotated[str | None, Query(description="`next` of the page before.")] = None, limit: Limit = 50,
     ) -> Response:  # fmt: skip
         """Runs, the newest first."""

@@ -105,7 +105,7 @@ class Service:
         self, caller: Caller, *, session: str | None = None, user: str | None = None, state: str | None = None,
         agent: str | None = None, text: str | None = None, before: str | None = None, limit: int = 50,
     ) -> Page:  # fmt: skip
-        """The newest first. ``text`` is looked for in ids, operation, session, agent, user and error."""
+        """The newest first. ``text`` is looked for in what was asked, ids, operation, session, agent, user, error."""
         caller.needs("read")
         if before is not None and caller.user is not None:
             await self._run(caller, before)
@@ -116,8 +116,9 @@ class Service:
             rows = await self.rt.runs(
                 session=session, user=user, state=state, before=cursor, limit=size, tenant=caller.tenant
             )
+            asked = await self._asked(caller.tenant, rows) if wanted is not None else {}
             for run in rows:
-                if (agent is None or run.agent == agent) and (wanted is None or wanted in _words(run)):
+                if (agent is None or run.agent == agent) and (wanted is None or wanted in _words(run, asked)):
                     found.append(run)
                     if len(found) > limit:
                         return Page(items=found[:limit], next=found[limit - 1].id)
@@ -127,6 +128,9 @@ class Service:
             cursor = rows[-1].id
             if looked_at >= _LOOKED_AT:  # what is left is for the next request
                 return Page(items=found, next=cursor)
+
+    async def _asked(self, tenant: str, runs: list[Run]) -> dict[str, str]:
+        return await self.rt._read(queries.read_inputs, tenant, [run.id for run in runs]) if runs else {}
 
     async def events(
         self, caller: Caller, run: str, after: str | None = None, *, through_asks: bool = False
@@ -501,8 +505,8 @@ def _read(decode: Callable[[], T]) -> T:
         raise InvalidInput(f"a value has a tag of Ondol's that cannot be read: {error}") from error
 
 
-def _words(run: Run) -> str:
-    said = [run.id, run.operation_id, run.session, run.agent, run.user or "", run.status]
+def _words(run: Run, asked: Mapping[str, str]) -> str:
+    said = [asked.get(run.id, ""), run.id, run.operation_id, run.session, run.agent, run.user or "", run.status]
     said += [str(v) for v in (run.error or {}).values()]
     return "\n".join(said).casefold()
 
