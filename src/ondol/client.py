@@ -68,6 +68,7 @@ _TRIES = 5  # of what is safe to send again
 _PAUSE = 0.2  # seconds before the second try; each further one waits twice as long
 _WAIT = 30  # seconds that one request waits for an end
 _SUMMARY = 180.0  # seconds for a summary: a model has 120 of them
+_REPLAYED = "idempotent-replayed"  # a header: the operation was completed before
 _AGAIN = frozenset({502, 503, 504})
 CLOSED = "this client is closed: make another one"
 
@@ -137,7 +138,7 @@ class AsyncClient:
         answer = await self._send("POST", "runs", body, headers)
         begun = answer.json()
         run = run_of(self._here, begun) if "accepted_at" in begun else await self.get_run(begun["id"])
-        run.replayed = "idempotent-replayed" in answer.headers
+        run.replayed = _REPLAYED in answer.headers
         return run
 
     async def run(self, agent: str, input: str, **options: Any) -> RunResult:
@@ -155,8 +156,7 @@ class AsyncClient:
         body = {
             "why": force and force.why, "by": force and force.name, "clock": clock, "time_zone": time_zone,
         }  # fmt: skip
-        answer = await self._send("POST", where, body, {"idempotency-key": _key(operation_id)})
-        return run_of(self._here, answer.json())
+        return self._begun(await self._send("POST", where, body, {"idempotency-key": _key(operation_id)}))
 
     async def fork(
         self, run: Run | str, *, at_step: int, effects: ForkEffects = "reuse", operation_id: str | None = None,
@@ -164,8 +164,13 @@ class AsyncClient:
     ) -> Run:  # fmt: skip
         """As ``Runtime.fork``."""
         body = {"at_step": at_step, "effects": effects}
-        answer = await self._send("POST", f"runs/{_id(run)}/fork", body, {"idempotency-key": _key(operation_id)})
-        return run_of(self._here, answer.json())
+        headers = {"idempotency-key": _key(operation_id)}
+        return self._begun(await self._send("POST", f"runs/{_id(run)}/fork", body, headers))
+
+    def _begun(self, answer: httpx.Response) -> Run:
+        run = run_of(self._here, answer.json())
+        run.replayed = _REPLAYED in answer.headers
+        return run
 
     async def resume(self, run: Run | str, *, tenant: str = DEFAULT_TENANT) -> Run:
         """As ``Runtime.resume``."""

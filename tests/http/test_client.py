@@ -127,8 +127,26 @@ async def test_asks_are_decided_from_afar(there: AsyncClient, http: Door) -> Non
     again = await there.replay(run, force=By("lee", "again"))
     assert isinstance(again, Run)
     assert (await again.lineage()).origin is not None
-    fork = await there.fork(run, at_step=2)
-    assert (await fork.result()).text == "done"
+    fork = await there.fork(run, at_step=2, operation_id="f1")
+    assert ((await fork.result()).text, fork.replayed) == ("done", False)
+
+
+@pytest.mark.parametrize("far", [False, True])
+async def test_the_id_of_a_replay_or_a_fork_that_was_completed_finds_it(db: str, far: bool) -> None:
+    agent = Agent("fine", model=Conversation({"hi": ["hello"]}))
+    async with Runtime(db, agents=[agent]) as rt, door(rt) as http, AsyncClient(http.url) as there:
+        run = await rt.start("fine", "hi")
+        await run.result()
+        asked: AsyncClient | Runtime = there if far else rt
+        for again in (
+            lambda: asked.replay(run.id, operation_id="r1"),
+            lambda: asked.fork(run.id, at_step=1, operation_id="f1"),
+        ):
+            first = await again()
+            result = await first.result()
+            second = await again()
+            assert (second.id, first.replayed, second.replayed) == (first.id, False, True)
+            assert ((await second.result()).body, (await second.result()).replayed) == (result.body, True)
 
 
 async def test_an_error_has_from_afar_what_it_has_in_the_process(db: str) -> None:

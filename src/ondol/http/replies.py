@@ -18,6 +18,7 @@ from ondol.http.service import Page
 from ondol.http.sse import EventStream
 
 T = TypeVar("T")
+_REPLAYED = {"idempotent-replayed": "true"}  # the operation was completed before
 
 
 class Json(JSONResponse):
@@ -44,9 +45,16 @@ def of_run(run: Run, status: int | None = None) -> Json:
     return Json(run_body(run), status or (200 if run.status in ENDED else 202), _headers(run))
 
 
+def of_copy(run: Run) -> Json:
+    """A replay or a fork. Its operation id may be sent again, as that of any operation."""
+    answer = of_run(run)
+    answer.headers.update(_REPLAYED if run.replayed else {})
+    return answer
+
+
 def outcome(run: Run, *, replayed: bool = False) -> Response:
     """What came of it: of a completed run the stored reply, byte for byte."""
-    headers = _headers(run) | ({"idempotent-replayed": "true"} if replayed else {})
+    headers = _headers(run) | (_REPLAYED if replayed else {})
     if run.status == "completed":
         return Response(run._row.kept_reply().encode(), 200, headers, media_type="application/json")
     return Json(run_body(run), 200 if run.status in ENDED else 202, headers)
@@ -62,9 +70,7 @@ def stream(
 ) -> EventStream:
     """The events of a run. Only the stream of the request that made the run may own it: then its client's going away
     cancels it."""
-    headers = _headers(run) | {"ondol-on-disconnect": on_disconnect}
-    if replayed:
-        headers["idempotent-replayed"] = "true"
+    headers = _headers(run) | {"ondol-on-disconnect": on_disconnect} | (_REPLAYED if replayed else {})
 
     async def gone() -> None:
         await run.cancel(by=run.user or "client", reason="the client of its stream went away")

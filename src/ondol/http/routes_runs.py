@@ -272,7 +272,7 @@ def routes(service: Service, drain: Drain) -> APIRouter:
         caller, asked, operation = caller_in(request), body or ReplayRun(), idempotency_key(key)
         if dry_run:
             return Json(verdict_body(await service.verdict(caller, run)))
-        return replies.of_run(await service.replay(
+        return replies.of_copy(await service.replay(
             caller, run, by=asked.by, why=asked.why, operation_id=operation, clock=asked.clock,
             time_zone=asked.time_zone,
         ))  # fmt: skip
@@ -280,7 +280,7 @@ def routes(service: Service, drain: Drain) -> APIRouter:
     @router.post("/runs/{run}/fork", responses=settled, status_code=202)
     async def fork_run(request: Request, run: RunId, body: ForkRun, key: Key = None) -> Response:
         """Go on from a step of a run that has ended, in a new session."""
-        return replies.of_run(await service.fork(
+        return replies.of_copy(await service.fork(
             caller_in(request), run, at_step=body.at_step, effects=body.effects, operation_id=idempotency_key(key)
         ))  # fmt: skip
 
