@@ -1857,6 +1857,20 @@ MUTANTS = (
         ("tests/promise/test_queue.py",),
     ),
     Mutant(
+        "outbox: what others have to tell is not read again for each turn",
+        "deliveries.py",
+        '        last = self._behind.get(tenant, (-1, ""))',
+        '        last = -1, ""',
+        ("tests/promise/test_outbox.py",),
+    ),
+    Mutant(
+        "outbox: what others have told is forgotten",
+        "deliveries.py",
+        "            self._others, self._behind, self",
+        "            others, self._behind, self",
+        ("tests/promise/test_outbox.py",),
+    ),
+    Mutant(
         "jumps: what was to expire is looked at anew when a jump is noticed",
         "runtime.py",
         "            self._working.look_soon()  # what was to expire",

@@ -40,6 +40,7 @@ _STORE_RETRY = 1.0  # seconds until what the store did not take is tried again
 _TAUGHT = ("run.completed", transactions.DROPPED)  # what there is something to learn from
 _ERROR_KEPT = 500  # characters
 _PATIENCE = timedelta(minutes=5)  # for one attempt
+_SETTLED = 60_000_000  # microseconds that a message may come to be due before others that were seen by then
 _TAKEN = 60.0  # seconds; after which another driver tells a message, if nothing was heard of who took it
 
 
@@ -87,6 +88,8 @@ class Deliveries:
         #: The agents here that learn from turns.
         self.learning = [name for name, memory in memories.items() if memory is not None and memory.extract is not None]
         self._others: set[str] = set()  # messages that are not for this process
+        self._behind: dict[str, tuple[int, str]] = {}  # by tenant: up to where there are only such
+        self._from_the_start = 0  # when all are looked at again
         self._lanes: dict[Lane, deque[tuple[OutboxRow, RunRow]]] = {}  # with what is told next
         self._full: set[Lane] = set()  # for which more is there than was taken
         self._telling: set[str] = set()  # the messages in them
@@ -148,11 +151,21 @@ class Deliveries:
         """Begin to tell all that is due; when the next message is, if there is one."""
         next_due: list[int] = []
         self._full.clear()
+        others = self._others
+        if self._now() >= self._from_the_start:  # what was told by now is forgotten
+            self._others, self._behind, self._from_the_start = set(), {}, self._now() + _SETTLED
         for tenant in await self.store.read(queries.tenants):
+            only_others = True
             async for message in self._pending(tenant):
                 if message.due > self._now():
                     next_due.append(message.due)
                     break
+                if message.id in others:
+                    self._others.add(message.id)
+                    if only_others and message.due < self._now() - _SETTLED:
+                        self._behind[tenant] = message.due, message.id
+                    continue
+                only_others = False
                 if message.id in self._telling or message.id in self._others:
                     continue
                 try:
@@ -213,8 +226,9 @@ class Deliveries:
             self._wake.set()
 
     async def _pending(self, tenant: str) -> AsyncIterator[OutboxRow]:
-        """What waits to be told, the next one first. Messages that others have to tell stand in nobody's way."""
-        last = -1, ""
+        """What waits to be told, the next one first. Messages that others have to tell stand in nobody's way, and are
+        not all read again each time."""
+        last = self._behind.get(tenant, (-1, ""))
         while page := await self.store.read(transactions.due_messages, tenant, _PAGE, last):
             for message in page:
                 yield message

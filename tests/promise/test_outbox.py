@@ -29,7 +29,9 @@ from ondol import (
     tool,
     transactions,
 )
-from ondol.testing import ManualClock, ScriptedModel, call
+from ondol.clock import micros
+from ondol.stores import open_store
+from ondol.testing import FaultPlan, FaultyStore, ManualClock, ScriptedModel, call
 
 KIM = {"agent": "friend", "user": "kim"}
 
@@ -382,6 +384,36 @@ async def test_messages_that_another_process_has_to_tell_stand_in_nobodys_way(db
             assert len(await rt.outbox(state="pending")) == 5
     finally:
         deliveries._PAGE = usual
+
+
+async def test_messages_that_others_have_to_tell_are_not_read_again_for_each_turn_and_forgotten_once_told(
+    db: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deliveries, "_PAGE", 2)
+    here, there = (Agent(name, model=ScriptedModel(["hi"])) for name in ("here", "there"))
+    clock, plan, heard = ManualClock(datetime(2026, 1, 1, tzinfo=UTC), "UTC"), FaultPlan(), Listener()
+    async with runtime(db, there, clock=clock, deliver=Listener(fails=1_000)) as rt:
+        runs = [await rt.start(there, "go", session=f"s{n}") for n in range(40)]
+        for run in runs:
+            await run.result()
+        await settled(rt, "pending", 40)
+    clock.advance(minutes=2)
+    async with Runtime(FaultyStore(open_store(db), plan), agents=[here], clock=clock, deliver=heard) as rt:
+        for n in range(1, 5):
+            before = plan.calls.count("due_messages")
+            await rt.run(here, "go")
+            await heard.hears(n)
+            await settled(rt, "delivered", n)
+        assert plan.calls.count("due_messages") - before < 15
+        assert len(rt._deliveries._others) == 40
+        for row in await rt._store.read(transactions.due_messages, "default", 100):
+            scope = transactions.Scope("default", "there", "")
+            telling = {"taught": False, "scope": scope, "facts": [], "expires_at": None}
+            await rt._store.write(transactions.delivered, "default", row, micros(clock), **telling)
+        clock.advance(minutes=2)
+        await rt.run(here, "go")
+        await heard.hears(5)
+        assert not rt._deliveries._others
 
 
 async def test_who_has_nobody_to_tell_says_so_and_leaves_the_messages(

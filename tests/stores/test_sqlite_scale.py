@@ -71,6 +71,10 @@ INSERT INTO blob_uses (tenant, digest, run) SELECT tenant, id, id FROM runs WHER
 
 INSERT INTO acts (tenant, at, actor, door, act, subject, note) SELECT tenant, 1, '', '', '', id, '' FROM runs
 WHERE tenant = :tenant;
+
+INSERT INTO outbox (tenant, id, run, kind, state, due, at)
+SELECT tenant, id || '/9', id, 'run.completed', iif(place % 2, 'delivered', 'dead'), n, n FROM runs
+WHERE tenant = :tenant;
 """
 
 #: What is alive is the same in both: a run of each kind in a session of its own, and one at the end of the long one.
@@ -99,6 +103,8 @@ VALUES (:tenant, 'a_live', 'r_running', 'long', 'u1', 'approval', 'e', '{}', '',
 INSERT INTO signals (tenant, run, kind, body, at) VALUES (:tenant, 'r_running', 'ask', 'a_live', 1);
 
 INSERT INTO blobs (tenant, digest, size, renewed_at) VALUES (:tenant, 'loose', 1, 1);
+
+INSERT INTO outbox (tenant, id, run, kind, due, at) VALUES (:tenant, 'r_running/9', 'r_running', 'run.waiting', 1, 1);
 """
 
 AN_ASK = "ar_long40"
@@ -127,6 +133,8 @@ PARTICULAR: Mapping[str, Mapping[str, Any]] = {
     "session.branch": {"session": "new"},
     "session.list": {"after": "r"},
     "message.insert": {"ordinal": 7},
+    "outbox.due": {"after": 0},
+    "outbox.list": {"state": "dead", "after": "r_long40/9"},
     "blob.drop": {"before": 5},
     "blob.loose": {"before": 5},
     "tenant.insert": {"tenant": "new"},

@@ -16,6 +16,7 @@ from ondol.transactions.remembering import NewFact, Scope, remember
 from ondol.transactions.statements import Statement, Tx, with_conditions
 
 DROPPED = "turn.dropped"  # the kind of a message that only memory hears
+STATES = "pending", "delivered", "dead"
 ATTEMPTS = 8  # after which a message is dead
 _FIRST, _LONGEST = 2_000_000, 3_600_000_000  # microseconds between attempts: four times as long after each
 
@@ -68,11 +69,13 @@ def due_messages(tenant: str, limit: int, after: tuple[int, str] = (-1, "")) -> 
 
 def list_outbox(tenant: str, state: str | None, limit: int, after: str | None = None) -> Tx[list[OutboxRow]]:
     """The newest first, behind the message ``after``. Raises NotFound."""
-    wanted = {"state": state, "after": after}
-    (rows,) = yield [with_conditions("outbox.list", {"tenant": tenant, "limit": limit}, wanted)]
-    if not rows and after is not None:
+    always = {"tenant": tenant, "limit": limit}
+    states = STATES if state is None else [state]
+    pages = yield [with_conditions("outbox.list", always | {"state": s}, {"after": after}) for s in states]
+    found = [OutboxRow(*row) for page in pages for row in page]
+    if not found and after is not None:
         yield from get_message(tenant, after)
-    return [OutboxRow(*row) for row in rows]
+    return sorted(found, key=lambda row: (row.at, row.id), reverse=True)[:limit]
 
 
 def take_message(tenant: str, message: OutboxRow, until: int) -> Tx[OutboxRow | None]:

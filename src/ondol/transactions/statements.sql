@@ -856,9 +856,9 @@ SELECT id, run, kind, state, attempts, due, error, at FROM outbox WHERE tenant =
 ORDER BY due, id LIMIT :limit
 
 -- name: outbox.list
-SELECT id, run, kind, state, attempts, due, error, at FROM outbox WHERE tenant = :tenant [state: AND state = :state]
-  [after: AND +at <= (SELECT at FROM outbox b WHERE b.tenant = :tenant AND b.id = :after)
-    AND (+at < (SELECT at FROM outbox b WHERE b.tenant = :tenant AND b.id = :after) OR id < :after)]
+SELECT id, run, kind, state, attempts, due, error, at FROM outbox WHERE tenant = :tenant AND state = :state
+  [after: AND at <= (SELECT at FROM outbox b WHERE b.tenant = :tenant AND b.id = :after)
+    AND (at < (SELECT at FROM outbox b WHERE b.tenant = :tenant AND b.id = :after) OR id < :after)]
 ORDER BY at DESC, id DESC LIMIT :limit
 
 -- name: outbox.get
