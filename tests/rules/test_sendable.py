@@ -44,7 +44,7 @@ def test_blank_parts_are_shown_to_nobody() -> None:
 @pytest.mark.parametrize("id", ["toolu|01/" + "x" * 80, "functions.look:0", "온돌", "", "a b", "twice"])
 def test_an_id_that_some_provider_refuses_is_not_recorded(id: str) -> None:
     answer = Answer(parts=(ToolCall("twice", "a", {}), ToolCall(id, "b", {}), ToolCall("toolu_01A-b", "c", {})))
-    first, second, third = message_of(answer, ids.new_run_id(datetime.now(UTC)), 7, set()).calls
+    first, second, third = message_of(answer, ids.new_run_id(datetime.now(UTC)), 7, set(), "wherever").calls
     assert (first.id, third.id) == ("twice", "toolu_01A-b")
     assert second.id.startswith("call_")
     assert second.id.endswith("_8")
