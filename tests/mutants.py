@@ -590,6 +590,20 @@ MUTANTS = (
         ("tests/promise/test_search.py::test_a_session_that_is_deleted_is_not_found_and_leaves_no_term",),
     ),
     Mutant(
+        "search: a long session is deleted in many transactions",
+        "transactions/indexing.py",
+        "    if len(page) < _RUNS:\n",
+        "    if True:\n",
+        ("tests/promise/test_search.py::test_a_long_session_goes_from_the_index_in_many_steps",),
+    ),
+    Mutant(
+        "search: a session that is not deleted after all is found again",
+        "transactions/indexing.py",
+        '    yield [("space.not_indexed", taken[number].key | {"after": after}) for number in numbers]\n',
+        "",
+        ("tests/promise/test_search.py::test_a_long_session_whose_deletion_breaks_off_is_found_again",),
+    ),
+    Mutant(
         "search: a long session is taken out of it in many steps",
         "transactions/indexing.py",
         "            if len(writes) >= _WRITES:\n                yield writes\n                writes = []\n",

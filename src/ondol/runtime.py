@@ -1103,6 +1103,12 @@ class Runtime:
                     await self._until_rest(stopping._row)
             if expected_revision is not None:
                 expected_revision = await self._only_ended(seen)
+        after: int | None = 0
+        while after is not None:
+            after = await self._store.write(
+                transactions.begin_delete_session, tenant, session, after, expected_revision=expected_revision,
+                with_unknown=cancel,
+            )  # fmt: skip
         now = micros(self.clock)
         await self._store.write(
             transactions.delete_session, tenant, session, now, expected_revision=expected_revision, by=by,

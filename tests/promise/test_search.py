@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from ondol import (
     tool,
     transactions,
 )
+from ondol.errors import RevisionConflict
 from ondol.stores import sqlite
 from ondol.testing import ScriptedModel, call, text
 
@@ -145,20 +148,23 @@ async def test_a_session_that_is_deleted_is_not_found_and_leaves_no_term(db: str
 
 @pytest.mark.both_stores
 async def test_a_long_session_goes_from_the_index_in_many_steps(db: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PostgreSQL ends a transaction whose process thinks for five seconds about its next statements."""
-    batches: list[int] = []
+    """PostgreSQL ends a transaction whose process thinks for five seconds about its next statements, and SQLite lets
+    nobody else write during a transaction."""
+    batches: list[list[int]] = []
 
-    def watched(*args: Any, **options: Any) -> transactions.Tx[Any]:
-        doing, rows = transactions.sessions.delete_session(*args, **options), None
+    def watched(tx: Callable[..., transactions.Tx[Any]], *args: Any, **options: Any) -> transactions.Tx[Any]:
+        doing, rows = tx(*args, **options), None
+        batches.append([])
         while True:
             try:
                 batch = next(doing) if rows is None else doing.send(rows)
             except StopIteration as done:
                 return done.value
-            batches.append(len(batch))
+            batches[-1].append(len(batch))
             rows = yield batch
 
-    monkeypatch.setattr(transactions, "delete_session", watched)
+    for name in ("begin_delete_session", "delete_session"):
+        monkeypatch.setattr(transactions, name, partial(watched, getattr(transactions.sessions, name)))
     agent = searcher(UserHistory(), SessionHistory())
     async with Runtime(db, agents=[agent]) as rt:
         for n in range(25):
@@ -167,8 +173,30 @@ async def test_a_long_session_goes_from_the_index_in_many_steps(db: str, monkeyp
         assert await rt.search_history("w7x7", user="kim")
         assert await rt.search_history("w7x7", user="kim", session="long")
         await rt.delete_session("long", by="kim")
-    assert sum(batches) > 25_000
-    assert max(batches) < 10_000
+    whole = [sum(batch) for batch in batches]
+    assert sum(whole) > 25_000
+    assert max(whole) < sum(whole) // 2
+    assert max(max(batch) for batch in batches) < 10_000
+    assert behind.execute(db, "SELECT count(*) FROM postings") == [(0,)]
+    assert behind.execute(db, "SELECT sum(docs) FROM search_spaces") == [(0,)]
+
+
+@pytest.mark.both_stores
+async def test_a_long_session_whose_deletion_breaks_off_is_found_again(db: str) -> None:
+    agent = searcher(UserHistory(), SessionHistory())
+    async with Runtime(db, agents=[agent]) as rt:
+        for n in range(12):
+            await rt.run(agent, f"word{n}", user="kim", session="long")
+        for _ in range(2):
+            assert all([await rt.search_history("word0", user="kim", session=s) for s in (None, "long")])
+            begin = partial(transactions.begin_delete_session, expected_revision=None, with_unknown=False)
+            after = await rt._store.write(begin, "default", "long", 0)
+            assert await rt._store.write(begin, "default", "long", after) is None
+            assert behind.execute(db, "SELECT sum(docs) FROM search_spaces") == [(8,)]
+        with pytest.raises(RevisionConflict):
+            await rt.delete_session("long", by="kim", expected_revision=5)
+        assert all([await rt.search_history("word0", user="kim", session=s) for s in (None, "long")])
+        await rt.delete_session("long", by="kim")
     assert behind.execute(db, "SELECT count(*) FROM postings") == [(0,)]
     assert behind.execute(db, "SELECT sum(docs) FROM search_spaces") == [(0,)]
 

@@ -90,6 +90,7 @@ from ondol.transactions.replaying import NewFork, NewReplay, accept_fork, accept
 from ondol.transactions.sessions import (
     asked,
     asking,
+    begin_delete_session,
     compact_session,
     delete_session,
     free_session,
@@ -152,6 +153,7 @@ __all__ = [
     "ask_compaction",
     "asked",
     "asking",
+    "begin_delete_session",
     "blocking",
     "cancel",
     "change_memory",

@@ -7,7 +7,7 @@ wanted; a document is found in its old version until all of the new one is there
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ondol import messages, terms, values
@@ -149,17 +149,44 @@ def stored_text(body: str) -> str:
     return text
 
 
+def forget_some(tenant: str, session: str, after: int) -> Tx[int | None]:
+    """What ``forget_session`` does, for some runs that were accepted behind ``after``: others want to write, too. The
+    last of them; None where so few are left that nothing is done.
+
+    If the session is not deleted after all, whoever searches makes them findable again.
+    """
+    of_part = {"tenant": tenant, "session": session, "after": after}
+    (page,) = yield [("run.searched_of_session", of_part | {"limit": _RUNS})]
+    if len(page) < _RUNS:
+        return None
+    until: int = page[-1][0]
+    taken = yield from _taken(tenant, session)
+    (found,) = yield [("text.of_part", of_part | {"until": until})]
+    numbers = sorted({number for number, *_ in found})
+    yield [("space.not_indexed", taken[number].key | {"after": after}) for number in numbers]
+    yield from _forget(tenant, taken, found)
+    return until
+
+
 def forget_session(tenant: str, session: str) -> Tx[None]:
     """Remove the messages of a session from all that is searched; before they are erased.
 
     Nobody makes one of them findable until the transaction ends: also the spaces that are not there yet are taken.
     """
-    of_session = {"tenant": tenant, "session": session}
-    (rows,) = yield [("user.all_of_session", of_session)]
+    taken = yield from _taken(tenant, session)
+    (found,) = yield [("text.of_session", {"tenant": tenant, "session": session})]
+    yield from _forget(tenant, taken, found)
+
+
+def _taken(tenant: str, session: str) -> Tx[dict[int, Space]]:
+    """What the messages of a session may be found in, by number."""
+    (rows,) = yield [("user.all_of_session", {"tenant": tenant, "session": session})]
     spaces = [history_space(tenant, kind, user, session) for (user,) in sorted(rows) for kind in ("session", "user")]
     taken = yield [("space.take", space.key | {"docs": 0}) for space in spaces]
-    by_number = {rows[0][0]: space for space, rows in zip(spaces, taken, strict=True)}
-    (found,) = yield [("text.of_session", of_session)]
+    return {rows[0][0]: space for space, rows in zip(spaces, taken, strict=True)}
+
+
+def _forget(tenant: str, by_number: Mapping[int, Space], found: Sequence[Row]) -> Tx[None]:
     places: dict[tuple[str, int], list[tuple[int, int]]] = {}
     for number, doc, run, ordinal in found:
         places.setdefault((run, ordinal), []).append((number, doc))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from ondol import checksums, pins, usage
 from ondol.errors import NotFound, RevisionConflict, SessionBusy
 from ondol.records import SessionRow
-from ondol.transactions.indexing import forget_session
+from ondol.transactions.indexing import forget_session, forget_some
 from ondol.transactions.outbox import Dropped, offer
 from ondol.transactions.pieces import Seen, act_row, not_theirs, pins_row, seen_rows
 from ondol.transactions.statements import Statement, Tx
@@ -132,6 +132,32 @@ def delete_session(
     tenant: str, session: str, at: int, *, expected_revision: int | None, by: str, door: str, with_unknown: bool
 ) -> Tx[SessionRow]:
     """Content goes, tombstones stay: the session's revision and its operations."""
+    yield from _deletable(tenant, session, expected_revision, with_unknown)
+    of_session = {"tenant": tenant, "session": session}
+    yield from _orphan(tenant, session)
+    yield from forget_session(tenant, session)
+    erased = (
+        "message.erase", "entry.erase", "effect.erase", "ask.erase", "run.erase", "blob.loosen_of_session",
+        "blob.used_by_session", "compaction.erase", "carried.erase", "outbox.erase", "signal.erase", "act.erase",
+    )  # fmt: skip
+    yield [(name, of_session) for name in erased]
+    _, _, after = yield [
+        ("session.delete", of_session | {"at": at}),
+        act_row(tenant, at, by, door, "session.delete", session),
+        ("session.get", of_session),
+    ]
+    return SessionRow(*after[0])
+
+
+def begin_delete_session(
+    tenant: str, session: str, after: int, *, expected_revision: int | None, with_unknown: bool
+) -> Tx[int | None]:
+    """Take some runs of a long session out of what is searched, before it is deleted; see ``forget_some``."""
+    yield from _deletable(tenant, session, expected_revision, with_unknown)
+    return (yield from forget_some(tenant, session, after))
+
+
+def _deletable(tenant: str, session: str, expected_revision: int | None, with_unknown: bool) -> Tx[None]:
     of_session = {"tenant": tenant, "session": session}
     rows, unfinished, unknown, parked = yield [
         ("session.get", of_session),
@@ -150,19 +176,6 @@ def delete_session(
         raise SessionBusy(session, parked[0][0], "parked")
     if unknown and not with_unknown:
         raise SessionBusy(session, unknown[0][0], "ended", unknown[0][1])
-    yield from _orphan(tenant, session)
-    yield from forget_session(tenant, session)
-    erased = (
-        "message.erase", "entry.erase", "effect.erase", "ask.erase", "run.erase", "blob.loosen_of_session",
-        "blob.used_by_session", "compaction.erase", "carried.erase", "outbox.erase", "signal.erase", "act.erase",
-    )  # fmt: skip
-    yield [(name, of_session) for name in erased]
-    _, _, after = yield [
-        ("session.delete", of_session | {"at": at}),
-        act_row(tenant, at, by, door, "session.delete", session),
-        ("session.get", of_session),
-    ]
-    return SessionRow(*after[0])
 
 
 def _orphan(tenant: str, session: str) -> Tx[None]:

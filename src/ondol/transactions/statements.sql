@@ -183,6 +183,11 @@ WHERE tenant = :tenant AND id = :run AND state IN ('failed', 'cancelled', 'expir
 -- name: run.news
 UPDATE runs SET told = 2 WHERE tenant = :tenant AND id = :run AND told = 1
 
+-- Of those with messages that are searched.
+-- name: run.searched_of_session
+SELECT n FROM runs r WHERE tenant = :tenant AND session = :session AND n > :after
+  AND EXISTS (SELECT 1 FROM search_texts t WHERE t.tenant = r.tenant AND t.source = r.id) ORDER BY n LIMIT :limit
+
 -- name: run.next_in_session
 SELECT id, agent, deaths FROM runs WHERE tenant = :tenant AND session = :session AND state IN ('queued', 'running', 'waiting')
 ORDER BY place LIMIT 1
@@ -748,6 +753,10 @@ ON CONFLICT (tenant, space, doc) DO UPDATE SET model = excluded.model, hash = ex
 -- name: vector.delete
 DELETE FROM fact_vectors WHERE tenant = :tenant AND space = :space AND doc = :doc
 
+-- name: space.not_indexed
+UPDATE search_spaces SET indexed = :after
+WHERE tenant = :tenant AND kind = :kind AND agent = :agent AND user_id = :user_id AND name = :name AND indexed > :after
+
 -- name: space.indexed
 UPDATE search_spaces SET indexed = :indexed
 WHERE tenant = :tenant AND kind = :kind AND agent = :agent AND user_id = :user_id AND name = :name
@@ -769,6 +778,10 @@ SELECT count(*) FROM search_texts WHERE tenant = :tenant AND source = :source AN
 -- name: text.of_session
 SELECT t.space, t.doc, t.source, t.place FROM runs r JOIN search_texts t ON t.tenant = r.tenant AND t.source = r.id
 WHERE r.tenant = :tenant AND r.session = :session
+
+-- name: text.of_part
+SELECT t.space, t.doc, t.source, t.place FROM runs r JOIN search_texts t ON t.tenant = r.tenant AND t.source = r.id
+WHERE r.tenant = :tenant AND r.session = :session AND r.n > :after AND r.n <= :until
 
 -- name: text.delete
 DELETE FROM search_texts WHERE tenant = :tenant AND space = :space AND doc = :doc
