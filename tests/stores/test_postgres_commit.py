@@ -277,7 +277,7 @@ async def test_when_nobody_reached_the_server_nothing_is_taken_from_one_that_com
     new_database: Callable[[], str], postgres: Server
 ) -> None:
     """The leases of all were over, and none of them was dead."""
-    direct, gates = f"{new_database()}?lease=2", [Gate(), Gate()]
+    direct, gates = f"{new_database()}?lease=5", [Gate(), Gate()]
 
     def desk(gate: Gate) -> Agent:
         @tool(effect="once")
