@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from postgres import Server
 
 from ondol.cli.surface import Cli, Options
 
@@ -55,6 +56,21 @@ def test_a_database_without_the_extra_that_reaches_it_names_that(tmp_path: Path)
     words = ["--db", "postgresql://app@127.0.0.1:1/app", "db", "check"]
     done = subprocess.run([sys.executable, "-c", program, *words], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, "pip install 'ondol[postgres]'" in done.stderr) == (2, True)
+
+
+def test_a_database_without_a_store_is_looked_at_and_none_is_made(postgres: Server, tmp_path: Path) -> None:
+    db = postgres.new_database("template0")
+    doctor = ondol("--db", db, "doctor", "-o", "json", cwd=tmp_path)
+    (store,) = [finding for finding in doctor.json if finding["check"] == "store"]
+    assert (doctor.code, store["state"], store["found"]) == (0, "note", f"there is no store in {shown(db)}")
+    listed = ondol("--db", db, "runs", "-o", "ids", cwd=tmp_path)
+    assert (listed.code, listed.out, f"there is no store in {shown(db)}" in listed.err) == (0, "", True)
+    assert ondol("--db", db, "runs", "show", "r_nobody", cwd=tmp_path).err.startswith("error [no_database]: ")
+    assert postgres.execute("SELECT to_regnamespace('ondol')", db.rpartition("/")[2]) == [(None,)]
+
+
+def shown(db: str) -> str:
+    return db.replace("postgres@", "")
 
 
 def test_what_is_looked_at_is_shown_without_its_password() -> None:

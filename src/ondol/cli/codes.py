@@ -17,7 +17,7 @@ INTERRUPTED = 130  # by Ctrl-C, as shells say it
 
 
 class NoDatabase(errors.NotFound):
-    """The file that the URL names is not there."""
+    """The file that the URL names is not there, or the database has no store."""
 
     code = "no_database"
 

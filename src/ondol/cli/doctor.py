@@ -56,6 +56,8 @@ async def _work(cli: Cli) -> AsyncIterator[Finding]:
                 yield finding
             async for finding in _outbox(cli, rt, bool(drivers)):
                 yield finding
+    except codes.NoDatabase as missing:
+        yield Finding("store", "note", str(missing).rpartition(": ")[0], cli.command("run", "APP:AGENT", "TEXT"))
     except OndolError as error:
         yield Finding("store", "wrong", str(error), cli.command("db", "check"))
 

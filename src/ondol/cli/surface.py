@@ -136,10 +136,10 @@ class Cli:
     @asynccontextmanager
     async def runtime(self, *, acts: bool = False, makes: bool = False) -> AsyncIterator[Runtime]:
         """A runtime without agents. One that ``acts`` may take the place of a driver that is gone, for a moment,
-        so that what it does takes effect; any other never stands in a driver's way. ``makes``: also the file.
+        so that what it does takes effect; any other never stands in a driver's way. ``makes``: also the store.
 
         Raises:
-            NoDatabase: there is no such file, and looking does not make one.
+            NoDatabase: there is no such store, and looking does not make one.
         """
         if self.server is not None:
             from ondol import AsyncClient
@@ -155,10 +155,25 @@ class Cli:
         from ondol.cli.bystander import bystander
         from ondol.runtime import Runtime
 
-        if self.is_file and not makes and not self.path.exists():
-            raise codes.NoDatabase(f"there is no database {self.path}: name it with --db, or 'ondol run' makes it")
+        if not makes:
+            await self._is_there()
         async with Runtime(self.url if acts else bystander(self.url), door="cli") as rt:
             yield rt
+
+    async def _is_there(self) -> None:
+        if self.is_file:
+            if not self.path.exists():
+                raise codes.NoDatabase(f"there is no database {self.path}: name it with --db, or 'ondol run' makes it")
+            return
+        from ondol.stores import open_store
+
+        open_store(self.url)  # raises where it takes an extra
+        from ondol.stores import postgres_admin
+        from ondol.stores.postgres_place import Place
+
+        if not await asyncio.to_thread(postgres_admin.is_there, self.url):
+            name = Place.of(self.url).name
+            raise codes.NoDatabase(f"there is no store in {name}: name another with --db, or 'ondol run' makes one")
 
     async def found(self, look: Callable[[Runtime], Awaitable[list[T]]]) -> list[T]:
         """What a list command lists: nothing where there is no store, which is said; looking makes none."""

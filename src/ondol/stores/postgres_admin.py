@@ -32,6 +32,13 @@ _OWN_WAY = {
 }
 
 
+def is_there(url: str) -> bool:
+    """Does the database hold a store? Makes none. Raises StoreError, StoreCorrupt."""
+    place = Place.of(url)
+    with place.connected() as connection:
+        return bool(postgres_schema.done_steps(connection, place))
+
+
 def check(url: str) -> list[str]:
     """What is wrong with a store; empty if nothing is. Each line names the thing and the next move.
 
@@ -149,4 +156,4 @@ def _begin_generation(at: int) -> Tx[int]:
     return parked
 
 
-__all__ = ["begin_generation", "check", "migrate", "migration_script", "problems"]
+__all__ = ["begin_generation", "check", "is_there", "migrate", "migration_script", "problems"]
