@@ -576,6 +576,13 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "search: a history is gone through once",
+        "transactions/indexing.py",
+        '"indexed": max(indexed, behind)',
+        '"indexed": indexed',
+        ("tests/promise/test_search.py::test_a_long_history_is_gone_through_once_when_it_is_first_searched",),
+    ),
+    Mutant(
         "search: a run that may complete later is looked at again",
         "transactions/statements.sql",
         "(retryable <> 0 OR state IN ('queued', 'running', 'waiting', 'parked'))",

@@ -37,8 +37,9 @@ async def find_history(store: Store, space: Space, query: str, limit: int) -> li
     found: list[tuple[FoundText, RunRow]] = []
     for session, until in parts:
         part = space._replace(name=session)
-        while await store.write(transactions.index_history, part):
-            pass
+        behind: int | None = 0
+        while behind is not None:
+            behind = await store.write(transactions.index_history, part, behind)
         texts = await store.read(lookups.find_messages, part, query, limit if until is None else ranking.LOOKED_AT)
         runs = {f.source: await store.read(queries.get_run, space.tenant, f.source) for f in texts}
         found += [(f, run) for f in texts for run in [runs[f.source]] if until is None or (run.base or 0) < until]

@@ -33,6 +33,7 @@ from ondol import (
 from ondol.errors import RevisionConflict
 from ondol.stores import sqlite
 from ondol.testing import ScriptedModel, call, text
+from ondol.transactions import indexing
 
 
 def answer(request: ModelRequest) -> list[Any]:
@@ -131,6 +132,39 @@ async def test_a_run_that_is_not_completed_is_not_found_and_one_that_completes_l
         await waiting.result()
         assert "a late word" in [f.text for f in await rt.search_history("late word", user="kim")]
         assert "signed the lease" in [f.text for f in await rt.search_history("lease", user="kim")]
+
+
+@pytest.mark.parametrize("held_up", [False, True])
+async def test_a_long_history_is_gone_through_once_when_it_is_first_searched(
+    db: str, monkeypatch: pytest.MonkeyPatch, held_up: bool
+) -> None:
+    """Also where a run at its beginning may complete later."""
+    given: list[int] = []
+    conditions = indexing.with_conditions
+
+    def noted(name: str, always: Any, wanted: Any) -> Any:
+        if name == "history.new":
+            given.append(always["indexed"])
+        return conditions(name, always, wanted)
+
+    monkeypatch.setattr(indexing, "_RUNS", 2)
+    monkeypatch.setattr(indexing, "with_conditions", noted)
+
+    @tool(approve=True)
+    async def sign(what: str) -> str:
+        return f"signed {what}"
+
+    agent = searcher()
+    slow = Agent("slow", model=ScriptedModel([[call("sign", what="the lease")], ["signed"]]), tools=[sign])
+    async with Runtime(db, agents=[agent, slow]) as rt:
+        if held_up:
+            await waits(await rt.start(slow, "say nothing", user="kim", session="x"))
+        for n in range(6):
+            await rt.run(agent, f"say {n}", user="kim")
+        found = await rt.search_history("say", user="kim", limit=20)
+        assert {f.text for f in found} >= {f"say {n}" for n in range(6)}
+        assert given == sorted(set(given))
+        assert len(given) == 4
 
 
 async def test_a_session_that_is_deleted_is_not_found_and_leaves_no_term(db: str) -> None:

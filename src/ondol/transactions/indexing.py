@@ -29,17 +29,19 @@ def history_space(tenant: str, kind: str, user_id: str, session: str) -> Space:
     return Space(tenant, kind, "", user_id, session if kind == "session" else "")
 
 
-def index_history(space: Space) -> Tx[bool]:
-    """Make some completed runs findable; True where there are more."""
+def index_history(space: Space, behind: int = 0) -> Tx[int | None]:
+    """Make some completed runs findable. Returns behind which to go on, where there are more."""
     where = {"tenant": space.tenant, "user_id": space.user_id}
     number = yield from _opened(space)
     (stored,) = yield [("space.get", space.key)]
-    indexed = {"indexed": stored[0][2]}
-    session = {"session": space.name or None}
-    new, settled = yield [
-        with_conditions("history.new", where | indexed | {"space": number, "limit": _RUNS}, session),
-        with_conditions("history.settled", where | indexed, session),
-    ]
+    indexed, session = stored[0][2], {"session": space.name or None}
+    since = where | {"indexed": max(indexed, behind), "space": number, "limit": _RUNS}
+    (new,) = yield [with_conditions("history.new", since, session)]
+    last = new[-1][0] if len(new) == _RUNS else None
+    settled: list[Row] = []
+    if behind <= indexed:  # else one that may complete later stands before these, and is looked at again
+        upto = session | {"until": last}
+        (settled,) = yield [with_conditions("history.settled", where | {"indexed": indexed}, upto)]
     bodies = yield [("message.of_run", {"tenant": space.tenant, "run": run}) for _, run in new]
     texts = [
         (run, ordinal, text_of(messages.loads(checked_body(run, ordinal, body, total))))
@@ -48,11 +50,9 @@ def index_history(space: Space) -> Tx[bool]:
         if ordinal >= 0
     ]
     yield from _insert(space, number, [NewText(run, ordinal, text) for run, ordinal, text in texts], kept=False)
-    if len(new) == _RUNS:
-        return True
-    if settled[0][0] is not None:
+    if settled and settled[0][0] is not None:
         yield [("space.indexed", space.key | {"indexed": settled[0][0]})]
-    return False
+    return last
 
 
 def text_of(message: Message) -> str:

@@ -826,7 +826,7 @@ ORDER BY n LIMIT :limit
 -- name: history.settled
 SELECT coalesce(min(CASE WHEN base IS NULL AND (retryable <> 0 OR state IN ('queued', 'running', 'waiting', 'parked'))
   THEN n END) - 1, max(n)) FROM runs
-WHERE tenant = :tenant AND user_id = :user_id AND n > :indexed [session: AND session = :session]
+WHERE tenant = :tenant AND user_id = :user_id AND n > :indexed [session: AND session = :session] [until: AND n <= :until]
 
 -- name: document.list
 SELECT path, source, digest FROM documents WHERE tenant = :tenant AND space = :space ORDER BY path
