@@ -205,6 +205,8 @@ class VerdictBody(TypedDict):
     kind: Literal["safe", "guarded", "blocked"]
     reasons: list[str]
     effects: list[VerdictEffectBody]
+    time_zone: str | None
+    accepted_at: str | None
 
 
 def verdict_body(verdict: ReplayVerdict) -> VerdictBody:
@@ -212,7 +214,10 @@ def verdict_body(verdict: ReplayVerdict) -> VerdictBody:
         {"id": e.id, "run": e.run, "tool": e.tool, "class": e.effect, "state": e.state, "at": stamp(e.at), "do": e.do}
         for e in verdict.effects
     ]
-    return {"run": verdict.run, "kind": verdict.kind, "reasons": list(verdict.reasons), "effects": effects}
+    return {
+        "run": verdict.run, "kind": verdict.kind, "reasons": list(verdict.reasons), "effects": effects,
+        "time_zone": verdict.time_zone, "accepted_at": stamp(verdict.accepted_at),
+    }  # fmt: skip
 
 
 class PinBody(TypedDict):

@@ -92,7 +92,10 @@ def verdict_of(body: Mapping[str, Any]) -> ReplayVerdict:
                      do=e["do"])
         for e in body["effects"]
     )  # fmt: skip
-    return ReplayVerdict(run=body["run"], kind=body["kind"], reasons=tuple(body["reasons"]), effects=effects)
+    return ReplayVerdict(
+        run=body["run"], kind=body["kind"], reasons=tuple(body["reasons"]), effects=effects,
+        time_zone=body.get("time_zone"), accepted_at=_maybe(body.get("accepted_at")),
+    )  # fmt: skip
 
 
 def compaction_of(body: CompactionBody) -> Compaction:

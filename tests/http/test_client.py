@@ -119,6 +119,7 @@ async def test_asks_are_decided_from_afar(there: AsyncClient, http: Door) -> Non
     (effect,) = await run.effects()
     assert (effect.state, effect.arguments) == ("succeeded", {"amount": "20.50"})
     verdict = await there.replay(run, dry_run=True)
+    assert verdict == await http.app.runtime.replay(run.id, dry_run=True)  # its times, too, read as there
     assert isinstance(verdict, ReplayVerdict)
     assert verdict.kind == "guarded"
     with pytest.raises(ReplayUnsafe) as unsafe:
@@ -410,6 +411,8 @@ async def test_commands_work_on_a_server(http: Door, tmp_path: Path) -> None:
         done = await typed(*words)
         assert (done.code, done.err) == (0, ""), (words, done.err)
         assert done.out.strip(), words
+    events = (await typed("runs", "show", ask.run, "-o", "json")).json["events"]
+    assert [e["id"] for e in events] == [e.id async for e in (await http.app.runtime.get_run(ask.run)).events() if e.id]
 
 
 async def test_what_a_server_does_not_have_is_not_found(http: Door, tmp_path: Path) -> None:

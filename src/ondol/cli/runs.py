@@ -142,8 +142,8 @@ async def imported_instead(rt: Runtime, run: str, missing: NotFound) -> Imported
 async def _so_far(run: Run) -> list[Event]:
     """What is written down by now, without waiting for more; nothing where it was erased."""
     events: list[Event] = []
-    last = run._row.next_seq - 1
     with contextlib.suppress(CursorExpired):
+        last = (await run.state())["seq"]
         async for event in run.events():
             events.append(event)
             if event.id is not None and int(event.id.rpartition("/")[2]) >= last:
