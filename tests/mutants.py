@@ -1151,7 +1151,7 @@ MUTANTS = (
     Mutant(
         "models: a session with calls is never sent without any tools",
         "runner.py",
-        "            is_whole = not any(m.calls for m in seen)\n",
+        "            is_whole = not self.talk.has_calls\n",
         "            pass\n",
         (
             "tests/cases/test_c49_dynamic_tools.py::test_c49_results_of_a_tool_that_no_longer_exists_stay_in_the_history",

@@ -84,6 +84,10 @@ class Conversation:
         """Is there a result that was too long to be shown whole?"""
         return self._is_cut or self._history.is_cut
 
+    @property
+    def has_calls(self) -> bool:
+        return bool(self.call_ids) or self._history.has_calls
+
     def blobs(self) -> dict[str, Blob]:
         """What of it, and of the session before it, is kept as a blob because it is too long to be shown."""
         return outputs.blobs_of([i.message for i in (*self._history.items, *self._sendable.values())])
@@ -105,7 +109,7 @@ class Conversation:
         sent = [self._sendable[o] for o in ordinals if o in self._sendable]
         return Told(
             [self.bodies[o] for o in ordinals], [Item(until + i.place, i.message, i.weight) for i in sent],
-            self._is_cut, [until + o for o in self._heavy],
+            self._is_cut, bool(self.call_ids), [until + o for o in self._heavy],
         )  # fmt: skip
 
     def request(self, shown: Shown, upto: int) -> tuple[Message, ...]:

@@ -26,20 +26,22 @@ class History(NamedTuple):
     size: int  # characters of the stored bodies
     weight: int  # see ``sizes.weight``
     is_cut: bool  # a result in it was too long to be shown whole
+    has_calls: bool
     heavy: tuple[int, ...]  # the places of images, files and the like
 
 
 class Told(NamedTuple):
-    """Committed messages that follow on a history: their bodies, and what of them a provider takes. ``is_cut`` and
-    ``heavy`` are as in ``History``."""
+    """Committed messages that follow on a history: their bodies, and what of them a provider takes. ``is_cut``,
+    ``has_calls`` and ``heavy`` are as in ``History``."""
 
     bodies: Sequence[str]
     items: Sequence[Item]
     is_cut: bool
+    has_calls: bool
     heavy: Sequence[int]
 
 
-NO_HISTORY = History(0, 0, (), (), context.EMPTY_CHAIN, 0, 0, False, ())
+NO_HISTORY = History(0, 0, (), (), context.EMPTY_CHAIN, 0, 0, False, False, ())
 
 
 class HistoryCache:
@@ -69,7 +71,8 @@ class HistoryCache:
         ]
         is_cut = any(i.message.role == "tool" and outputs.is_cut(i.message) for i in items)
         heavy = [i.place for i in items if view.is_heavy(i.message)]
-        return self.extend(session, provider, known, Told([m.body for m in new], items, is_cut, heavy), until)
+        told = Told([m.body for m in new], items, is_cut, any(i.message.calls for i in items), heavy)
+        return self.extend(session, provider, known, told, until)
 
     def extend(self, session: SessionRow, provider: str, before: History, told: Told, until: int) -> History:
         """Keep the history with what was committed behind it."""
@@ -78,7 +81,7 @@ class HistoryCache:
         size, weight = before.size + sum(map(len, told.bodies)), before.weight + sum([i.weight for i in told.items])
         history = History(
             before.start, until, (*before.items, *told.items), (*before.messages, *added), chain, size, weight,
-            before.is_cut or told.is_cut, (*before.heavy, *told.heavy),
+            before.is_cut or told.is_cut, before.has_calls or told.has_calls, (*before.heavy, *told.heavy),
         )  # fmt: skip
         key = _key(session, provider)
         old = self._kept.pop(key, None)

@@ -526,7 +526,7 @@ class Drive:
         seen = self.talk.request(shown, upto)
         is_whole = not (self.talk.is_cut or shown.view.last)
         if is_whole and not self.served.whole_specs:  # providers refuse calls where no tools are offered
-            is_whole = not any(m.calls for m in seen)
+            is_whole = not self.talk.has_calls
         tools = self.served.whole_tools if is_whole else self.served.tools
         request = ModelRequest(
             messages=seen, tools=self.served.whole_specs if is_whole else self.served.specs,

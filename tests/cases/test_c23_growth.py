@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import ParamSpec, TypeVar
@@ -13,7 +15,7 @@ import behind
 import pytest
 from kit import asked
 
-from ondol import Agent, ContextPolicy, ModelRequest, Runtime, checksums, messages, tool
+from ondol import Agent, Answer, ContextPolicy, ModelRequest, Runtime, Text, checksums, messages, tool
 from ondol.providers.script import Reply
 from ondol.stores import open_store
 from ondol.testing import FaultPlan, FaultyStore, ScriptedModel, call
@@ -196,3 +198,34 @@ async def test_c23_loading_the_next_turn_costs_the_window_and_not_the_history(db
         assert later[0] <= rows + 2, costs
         assert later[1] <= 1.05 * size, costs
         assert later[2] <= 1.25 * steps, costs  # a tree that is a hundred times as large is a few steps deeper
+
+
+class Steady:
+    """A model that keeps nothing of what it is asked."""
+
+    name = "steady"
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Answer]:
+        yield Answer(parts=(Text("well"),), stop="stop")
+
+
+async def test_c23_a_turn_calls_no_more_functions_after_a_hundred_turns(db: str) -> None:
+    """Of an agent without tools, too, which asks whether the session holds calls of another one."""
+    agent = Agent("steady", model=Steady())
+    called: Counter[str] = Counter()
+
+    async def turns(rt: Runtime, count: int) -> int:
+        called.clear()
+        sys.setprofile(lambda frame, event, _: called.update([event]))
+        try:
+            for _ in range(count):
+                await rt.run(agent, "hello", session="s")
+        finally:
+            sys.setprofile(None)
+        return called["call"] // count
+
+    async with Runtime(db, agents=[agent]) as rt:
+        await turns(rt, 5)
+        first = await turns(rt, 10)
+        await turns(rt, 100)
+        assert await turns(rt, 10) < first + 100  # one function a message would be 230 more
