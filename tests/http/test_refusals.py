@@ -204,6 +204,29 @@ async def test_a_reader_that_does_not_read_is_disconnected_and_told_nothing_fals
     assert all(chunk.endswith(b"\n\n") for chunk in sent if chunk)
 
 
+async def test_a_reader_that_goes_away_in_the_middle_of_what_is_stored_is_sent_no_more_of_it() -> None:
+    """Each further piece would be a line of the log: asyncio warns of a write to who is gone."""
+    from datetime import UTC, datetime
+
+    async def events() -> AsyncIterator[Event]:
+        for n in range(1, 1000):
+            yield Event(type="step.started", data={"step": n}, at=datetime.now(UTC), id=f"r_1/{n}")
+
+    sent, left = list[object](), asyncio.Event()
+
+    async def send(message: object) -> None:
+        sent.append(message)
+        if len(sent) == 5:
+            left.set()
+
+    async def receive() -> dict[str, str]:
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    await sse.EventStream(events(), Drain())({"type": "http"}, receive, send)  # type: ignore[arg-type]
+    assert len(sent) < 20
+
+
 async def test_a_reader_that_is_gone_is_gone_however_its_server_says_so() -> None:
     """ASGI servers differ: some raise where something is sent to it, and tell of it later, or never."""
     left: list[str] = []

@@ -108,6 +108,7 @@ class EventStream(Response):
         message: Message = {"type": "http.response.body", "body": chunk, "more_body": True}
         async with asyncio.timeout(self._patience):
             await send(message)
+        await asyncio.sleep(0)  # what is stored comes without a pause, and it must be heard when its reader goes away
 
 
 async def _left(receive: Receive) -> None:
