@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 from collections.abc import AsyncIterator, Mapping
 from html import escape
 from typing import Any, NamedTuple
@@ -54,6 +55,14 @@ WRONG = {
     ),
     "deep": Wrong(422, "invalid_input", "POST /theme", "POST /v1/runs", JSON, DEEP),
     "type": Wrong(415, "unsupported_media", "POST /theme", "POST /v1/runs", {"content-type": "text/plain"}, b"hi"),
+    "packed": Wrong(
+        415,
+        "unsupported_media",
+        "POST /theme",
+        "POST /v1/runs",
+        JSON | {"content-encoding": "gzip"},
+        gzip.compress(b'{"agent": "hello", "input": "hi"}'),
+    ),
     "form without a boundary": Wrong(
         400, "malformed", "POST /session/send", "POST /v1/runs", {"content-type": "multipart/form-data"}, b"x"
     ),

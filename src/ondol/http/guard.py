@@ -221,6 +221,8 @@ class _Body:
         if not has_body:
             return
         self.is_read = False
+        if (coding := request.headers.get("content-encoding", "identity").strip().lower()) != "identity":
+            raise UnsupportedMedia(f"a body that is encoded ({coding}) is not taken: send it without Content-Encoding")
         self._deadline = asyncio.get_running_loop().time() + self._limits.body_time
         media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         taken = (_JSON, _FORM, _URLENCODED) if is_page(path) else (_JSON, _FORM) if path.endswith("/runs") else (_JSON,)
