@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import hashlib
 import json
+import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -651,3 +653,19 @@ async def test_an_address_alone_is_enough(wire: Wire, server: LoopbackServer, no
 def test_a_model_of_nobody_names_those_that_there_are() -> None:
     with pytest.raises(InvalidInput, match="anthropic:MODEL, google:MODEL"):
         providers.resolve("acme:large")
+
+
+async def test_a_password_in_the_address_is_sent_and_is_in_no_log(
+    wire: Wire, server: LoopbackServer, make: Callable[..., PydanticAIModel], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The libraries tell of each request with its address."""
+    caplog.set_level(logging.DEBUG)
+    server.will(answers(wire, Say(("hi",))))
+    model = make(wire, f"me:can%40ary@{server.host}")
+    await answer(model)
+    (exchange,) = server.exchanges
+    assert exchange.headers["authorization"] == "Basic " + base64.b64encode(b"me:can@ary").decode()
+    assert server.host in caplog.text
+    for hidden in ("can%40ary", "can@ary", "me:", base64.b64encode(b"me:can@ary").decode()):
+        assert hidden not in caplog.text
+    assert "can" not in repr(model)

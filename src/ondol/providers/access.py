@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import importlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from ondol.errors import InvalidInput
 
@@ -16,11 +17,13 @@ NO_KEY = "no-key"  # local servers take any key, and clients refuse to send none
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """``host`` is where ``base_url`` points: host and port, without a password."""
+    """``host`` is where ``base_url`` points: host and port. A password in the address is none of it: libraries write
+    the address of each request into the log. It is in ``headers``, to be sent with each."""
 
     key: str = field(repr=False)
     base_url: str
     host: str
+    headers: Mapping[str, str] = field(repr=False)
 
 
 def read(keys: Sequence[str], base_url: str, *, default: str, example: str) -> Access:
@@ -40,10 +43,20 @@ def read(keys: Sequence[str], base_url: str, *, default: str, example: str) -> A
             f"{' or '.join(keys)} is not set: set it, or set {base_url} to a server that needs no key, "
             f"for example {example}"
         )
-    host = _host(base_url, url or default)
+    url = url or default
+    host = _host(base_url, url)
     if not (key.isascii() and key.isprintable()):
         raise InvalidInput(f"{name} holds characters that no key has: copy it again")
-    return Access(key, url or default, host)
+    user = urlsplit(url).netloc.rpartition("@")[0]
+    return Access(key, url.replace(f"{user}@", "", 1) if user else url, host, _as_header(user))
+
+
+def _as_header(user: str) -> dict[str, str]:
+    if not user:
+        return {}
+    name, _, password = user.partition(":")
+    basic = base64.b64encode(f"{unquote(name)}:{unquote(password)}".encode()).decode()
+    return {"Authorization": f"Basic {basic}"}
 
 
 def _host(name: str, base_url: str) -> str:

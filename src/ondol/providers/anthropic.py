@@ -47,6 +47,7 @@ def anthropic_messages(model_name: str, *, timeout: float = SILENCE_SECONDS, str
         client = Client(
             api_key=access.key or NO_KEY,
             base_url=access.base_url,
+            default_headers=access.headers,
             max_retries=0,  # the client's own retries would bill again, unseen
             timeout=Timeout(timeout, connect=min(timeout, CONNECT_SECONDS)),
         )

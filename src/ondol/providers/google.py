@@ -63,8 +63,9 @@ def google_gemini(model_name: str, *, timeout: float = SILENCE_SECONDS, stream: 
                         await unread.aclose()
 
         client = httpx2.AsyncClient(
-            timeout=httpx2.Timeout(timeout, connect=min(timeout, CONNECT_SECONDS)), event_hooks={"response": [remember]}
-        )
+            timeout=httpx2.Timeout(timeout, connect=min(timeout, CONNECT_SECONDS)), headers=access.headers,
+            event_hooks={"response": [remember]},
+        )  # fmt: skip
         provider = GoogleProvider(
             api_key=access.key or NO_KEY, base_url=access.base_url, http_client=client,
             retry_options=HttpRetryOptions(attempts=1),

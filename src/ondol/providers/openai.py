@@ -175,6 +175,7 @@ def _client(access: Access, timeout: float) -> AsyncOpenAI:
     return Client(
         api_key=access.key or NO_KEY,
         base_url=access.base_url,  # given, so that a later environment changes nothing
+        default_headers=access.headers,
         max_retries=0,  # the client's own retries would bill again, unseen
         timeout=Timeout(timeout, connect=min(timeout, CONNECT_SECONDS)),
     )
