@@ -1114,6 +1114,7 @@ class Runtime:
             transactions.delete_session, tenant, session, now, expected_revision=expected_revision, by=by,
             door=self.door, with_unknown=cancel,
         )  # fmt: skip
+        self._streams.notify(watching.of_session(tenant, session))
 
     async def _only_ended(self, seen: SessionRow) -> int:
         """The session's revision, if its runs have ended since it was ``seen`` and nothing else happened to it; else

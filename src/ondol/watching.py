@@ -143,7 +143,9 @@ async def watch_session(
     read: Read, streams: Streams, clock: Clock, tenant: str, session: str, place: SessionPlace,
     idle: float | None = None,
 ) -> AsyncIterator[InSession | None]:  # fmt: skip
-    """The events of all runs of a session, for ever. Those of one run are in order, and each comes once."""
+    """The events of all runs of a session, for as long as it is there. Those of one run are in order, and each comes
+    once. Raises NotFound where there is no such session, or not any more; CursorExpired where it was begun anew."""
+    watched = await read(queries.get_session, tenant, session)
     wake, key = asyncio.Event(), of_session(tenant, session)
     arriving = streams.watch(key, wake)
     arriving.wake()
@@ -152,6 +154,8 @@ async def watch_session(
     try:
         while True:
             if arriving.take():
+                if (await read(queries.get_session, tenant, session)).created_at != watched.created_at:
+                    raise CursorExpired(f"session {session!r} was deleted, and begun anew: watch it from its beginning")
                 for run in await _runs_behind(read, tenant, session, newest, place.seen):
                     tails[run] = _Tail(streams.watch(run, wake), _Told(read, tenant, run, place.seen.get(run, 0)))
                     tails[run].watch.wake()

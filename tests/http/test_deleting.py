@@ -50,6 +50,21 @@ async def test_an_unfinished_run_is_cancelled_with_its_session_at_the_revision_t
     assert (await http.client.get(SESSION)).status_code == 404
 
 
+async def test_who_watches_a_session_that_is_erased_is_told_so(db: str) -> None:
+    agent = Agent("a", model=ScriptedModel(["done"]))
+    async with Runtime(db, agents=[agent]) as rt, door(rt) as http:
+        await rt.run(agent, "go", session="s")
+        async with http.client.stream("GET", "/v1/sessions/s/events") as watching:
+            lines = watching.aiter_lines()
+            async for line in lines:
+                if line == "event: run.completed":
+                    break
+            await rt.delete_session("s", by="lee")
+            rest = [line async for line in lines]
+        assert any(line.startswith(": not_found: there is no session 's'") for line in rest)
+        assert (await http.client.get("/v1/sessions/s/events")).status_code == 404
+
+
 async def test_the_result_of_a_completed_run_whose_session_is_erased_is_gone_and_no_empty_answer(db: str) -> None:
     agent = Agent("a", model=ScriptedModel(["done"]))
     async with Runtime(db, agents=[agent]) as rt, door(rt) as http, AsyncClient(http.url) as there:

@@ -401,7 +401,7 @@ async def test_an_id_that_others_would_refuse_goes_back_to_who_gave_it(
     server: LoopbackServer, wire: Wire, model: PydanticAIModel, make: Callable[..., PydanticAIModel]
 ) -> None:
     server.will(answers(wire, Call("functions.look:0", "look", ("{}",))))
-    recorded = message_of(await answer(model), "r_1", 0, set())
+    recorded = message_of(await answer(model), "r_1", 0, set(), model.name)
     (call,) = recorded.calls
     assert call.id == "call_r_1_0"
     said = [user("look"), recorded, tool_result(call.id, "look", "seen")]
