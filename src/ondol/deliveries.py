@@ -220,9 +220,10 @@ class Deliveries:
 
     def _end(self, key: Lane, task: asyncio.Task[bool]) -> None:
         self._tasks.discard(task)
-        left = self._lanes.pop(key)
-        self._telling.difference_update([message.id for message, _ in left])
-        if left or key in self._full or task.cancelled() or not task.result():
+        if left := self._lanes.pop(key):
+            self._telling.difference_update([message.id for message, _ in left])
+            self._full.add(key)  # what comes behind these does not overtake them
+        if key in self._full or task.cancelled() or not task.result():
             self._wake.set()
 
     async def _pending(self, tenant: str) -> AsyncIterator[OutboxRow]:

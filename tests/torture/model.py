@@ -250,7 +250,8 @@ def _may_be_refused(name: str, args: Mapping[str, Any], b: Seen, error: str) -> 
             unknown = any(e.state == "unknown" and b.runs[e.run].session == session for e in b.effects.values())
             parked = any(r.state == "parked" for r in b.of_session(session))
             busy = b.first(session) is not None
-            assert busy or (name == "delete_session" and (parked or unknown)), "the session was not busy"
+            deleting = name in ("begin_delete_session", "delete_session")
+            assert busy or (deleting and (parked or unknown)), "the session was not busy"
         case "OperationMismatch":
             known = b.operation(args["new"].operation_id)
             assert known is not None
