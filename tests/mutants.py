@@ -289,6 +289,16 @@ MUTANTS = (
         ("tests/promise/test_gaps.py::test_from_another_event_loop_a_runtime_is_refused_before_anything_is_written",),
     ),
     Mutant(
+        "postgres: a pooler is known by what it has forgotten, too",
+        "stores/postgres_place.py",
+        "if was_taken or not taken:",
+        "if was_taken:",
+        (
+            "tests/stores/test_postgres_admin.py::"
+            "test_a_pooler_that_gives_each_transaction_a_connection_of_its_own_is_refused",
+        ),
+    ),
+    Mutant(
         "postgresql: a database that cannot hold every text is refused",
         "stores/postgres_place.py",
         "if encoding not in _ENCODINGS:",

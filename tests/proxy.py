@@ -17,7 +17,8 @@ class Proxy:
     client is cut off at once, and the COMMIT reaches the server ``delay`` seconds later (a network that holds back
     what it was given): ``came_late`` says that the server is through with it. Every connection is cut off while
     ``down`` is set, and ``refused`` says that one was. ``silence`` leaves those that listen open, and passes nothing
-    on any more; so it is with each that says the word ``mute``.
+    on any more; so it is with each that says the word ``mute``. With ``shares_out`` what a client sets is gone behind
+    its transaction, as before a pooler that gives it another connection for the next one.
     """
 
     def __init__(self, port: int) -> None:
@@ -28,6 +29,7 @@ class Proxy:
         self.cuts = 0
         self.down = False
         self.mute: bytes | None = None
+        self.shares_out = False
         self.was_cut = threading.Event()
         self.came_late = threading.Event()
         self.refused = threading.Event()
@@ -123,6 +125,8 @@ class Proxy:
                 if self.mute is not None and self.mute in data:
                     flows.clear()
                 await flows.wait()
+                if self.shares_out:
+                    data = data.replace(b"'yes', false)", b"'yes', true )")
                 to_server.write(data)
                 await to_server.drain()
         finally:  # also where one end is reset

@@ -15,6 +15,7 @@ import psycopg
 import pytest
 from kit import Conversation
 from postgres import Server
+from proxy import Proxy
 from psycopg.conninfo import conninfo_to_dict
 
 from ondol import Agent, Runtime
@@ -71,6 +72,24 @@ async def test_what_cannot_be_opened_says_why_and_what_to_do(empty: str, postgre
     for given in ("pool_size=nan", "pool_size=1e999", "lease=inf", "pool_timeout=nan", "lease=soon", "lease="):
         with pytest.raises(InvalidInput, match="say a number from"):
             PostgresStore(f"postgresql://localhost/x?{given}")
+
+
+async def test_a_pooler_that_gives_each_transaction_a_connection_of_its_own_is_refused(
+    empty: str, postgres: Server
+) -> None:
+    with Proxy(postgres.port) as pooler:
+        await opens(pooler.url(empty))
+        pooler.shares_out = True
+        with pytest.raises(StoreError, match=r"shares connections out by transaction: let it pool by session"):
+            await opens(pooler.url(empty))
+
+
+async def test_what_the_server_refuses_once_a_connection_stands_is_told_as_that(empty: str, postgres: Server) -> None:
+    database = empty.rpartition("/")[2]
+    postgres.execute("REVOKE EXECUTE ON FUNCTION pg_catalog.set_config FROM PUBLIC", database)
+    postgres.execute("CREATE ROLE setless LOGIN")
+    with pytest.raises(StoreError, match=r"this user may not do that in .*set_config, 42501\): grant it"):
+        await opens(empty.replace("postgres@", "setless@"))
 
 
 async def test_a_database_that_cannot_hold_every_text_is_refused_before_anything_is_accepted(postgres: Server) -> None:

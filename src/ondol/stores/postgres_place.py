@@ -164,7 +164,7 @@ class Place:
         except BaseException as error:  # it travels on, and the connection must not stay open
             connection.close()
             if isinstance(error, psycopg.Error):
-                raise self._unreachable(str(error)) from error
+                raise self.told(error) from error
             raise
         connection.patience = patience
         return connection
