@@ -118,7 +118,7 @@ def _are_arguments(given: object) -> bool:
     return {*map(type, given), *map(type, given.values())} <= _SURELY_JSON or values.is_json(given)
 
 
-_SURELY_JSON = {str, bool, type(None)}
+_SURELY_JSON = {str, int, bool, type(None)}
 
 
 def spent_on(answer: Answer, asked: str) -> dict[str, Any]:

@@ -358,11 +358,13 @@ def _writer() -> Callable[[Any], bytes]:
 def is_json(given: Any) -> bool:
     """Does it consist of JSON's own types only?"""
     try:
-        json.dumps(given, allow_nan=False)
+        _to_strict_json(given)
     except (TypeError, ValueError, RecursionError):
         return False
     return True
 
+
+_to_strict_json: Callable[[Any], str] = json.JSONEncoder(allow_nan=False).encode
 
 _NUL_SHOWN = "\u2400"  # the sign that Unicode has for it
 
