@@ -84,8 +84,8 @@ class EmbeddedEngine:
         self._suspects: dict[str, str] = {}  # the same, of runs that are driven alone
         self._alone: str | None = None
         self._lent: set[str] = set()  # places of runs that wait for the deadline of a lost attempt
-        self._waiting: Counter[str] = Counter()  # runs here whose tools wait for other runs: for how many
-        self._awaited: Counter[str] = Counter()  # what those wait for
+        self._waits: Counter[tuple[str, str]] = Counter()  # a run here, and the one that a tool of it waits for
+        self._over: set[str] = set()  # of those waited for: it has ended here, and whoever waits is about to hear it
         self._patience: Timer | None = None
         self._look_again = False
         self.refused: dict[str, OndolError] = {}  # runs that cannot be read here, and why
@@ -147,18 +147,15 @@ class EmbeddedEngine:
         if (caller := begun_by()) is None:
             yield
             return
-        waits = (self._waiting, caller), (self._awaited, run)
-        for waited, name in waits:
-            waited[name] += 1
+        self._waits[caller, run] += 1
         if not self._draining:
             self._start_pending()
         try:
             yield
         finally:
-            for waited, name in waits:
-                waited[name] -= 1
-                if not waited[name]:
-                    del waited[name]
+            self._waits -= Counter([(caller, run)])
+            if all(run != other for _, other in self._waits):
+                self._over.discard(run)
 
     # --- what makes it look -------------------------------------------------------------------------------------
 
@@ -252,9 +249,10 @@ class EmbeddedEngine:
 
         Each run whose tool waits for others lends its slot to one of these; where all wait, to what is before those.
         """
-        waiting = sum(run in self._driven for run in self._waiting)
+        waits = [(caller, run) for caller, run in self._waits if run not in self._over]
+        waiting = len({caller for caller, _ in waits if caller in self._driven})
         slots = self.slots + len(self._lent)
-        awaited = [run for run in self._awaited if run in self._pending]
+        awaited = list(dict.fromkeys(run for _, run in waits if run in self._pending))
         for run in awaited[: max(0, slots + waiting - len(self._driven))]:
             self._start(run, self._pending.pop(run))
         if self._alone is not None:
@@ -417,8 +415,10 @@ class EmbeddedEngine:
             self.look_soon()
 
     def _after(self, drive: Drive) -> None:
-        tenant = drive.claim.tenant
-        self._forget(drive.row.id)
+        tenant, run = drive.claim.tenant, drive.row.id
+        if drive.ended is not None and any(run == other for _, other in self._waits):
+            self._over.add(run)
+        self._forget(run)
         self.deliveries.look()
         if drive.ended is not None:
             memory, drive.memory = drive.memory, None  # it holds the drive

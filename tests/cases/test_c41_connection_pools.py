@@ -69,7 +69,7 @@ async def test_c41_fifty_runs_wait_for_their_models_with_five_connections(
         assert len(connections(url)) <= POOL
     keys = [line.key for line in await downstream.effects()]
     assert len(keys) == len(set(keys)) == RUNS
-    while connections(url):  # the server takes a moment to see that one was closed
+    while await asyncio.to_thread(connections, url):  # the server takes a moment to see that one was closed
         pass
 
 
