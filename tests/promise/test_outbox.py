@@ -535,6 +535,19 @@ async def test_a_turn_that_only_a_listener_was_told_of_or_that_was_given_up_is_o
 
 
 @pytest.mark.both_stores
+async def test_a_turn_that_is_still_shown_is_not_offered_yet(db: str) -> None:
+    async with runtime(db, forgetful()) as rt:
+        await talk(rt, range(4))
+    async with runtime(db, forgetful(requests_learned)) as rt:
+        run = await talk(rt, [4])
+        (compacted,), session = await compactions(rt, run), await rt.get_session("s")
+        shown = {m.run for m in await session.messages() if m.seq >= compacted["view"]["since"]}
+        earlier = {r.id for r in await rt.runs(session="s")} - shown
+        assert {m.run for m in await rt.outbox() if m.kind == "turn.dropped"} == earlier
+        assert len(earlier) == 3
+
+
+@pytest.mark.both_stores
 async def test_what_is_dropped_of_a_session_of_two_goes_to_the_memory_of_who_said_it(db: str) -> None:
     async with runtime(db, forgetful()) as rt:
         await talk(rt, range(3), users=("kim", "lee"))
@@ -568,6 +581,7 @@ async def test_what_a_fork_drops_of_the_session_that_it_goes_on_from_is_offered_
         fork = await rt.fork(run, at_step=1)
         await fork.result()
         session = fork.session
+        await rt.run("friend", "and then?", user="kim", session=session)
     agent = forgetful(requests_learned, budget=5_000)
     async with runtime(db, agent) as rt:
         done = await rt.compact_session(session, keep=1, by="lee")
@@ -586,7 +600,8 @@ async def test_what_somebody_compacts_by_hand_is_offered_and_not_told_to_anybody
         assert seen.offered == ("friend",)
         assert await rt.outbox() == []
         await rt.compact_session("s", keep=1, by="lee")
-        (message,) = await settled(rt, "delivered")
+        (message,) = await rt.outbox()
         assert message.kind == "turn.dropped"
+        await settled(rt, "delivered")
         assert [f.text for f in await rt.memory.ls(**KIM)] == ["turn 0"]
     assert listener.heard == []

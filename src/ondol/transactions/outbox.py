@@ -52,7 +52,7 @@ def offer(tenant: str, session: str, at: int, dropped: Dropped) -> Tx[None]:
     Those of the sessions that this one goes on from are among them.
     """
     part: str | None = session
-    agent, since, until = dropped
+    agent, since, until = dropped.agent, dropped.since - 1, dropped.until - 1  # its request is the first of a turn
     while part is not None and since < until:
         of_part = {"tenant": tenant, "session": part}
         offered = "outbox.offer", of_part | {"at": at, "agent": agent, "since": since, "until": until}
