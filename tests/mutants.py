@@ -649,6 +649,13 @@ MUTANTS = (
         ("tests/rules/test_terms.py::test_a_query_finds_the_text",),
     ),
     Mutant(
+        "outbox: only the turns that are not shown any more are offered",
+        "transactions/outbox.py",
+        "dropped.since - 1, dropped.until - 1",
+        "dropped.since, dropped.until",
+        ("tests/promise/test_outbox.py::test_a_turn_that_is_still_shown_is_not_offered_yet",),
+    ),
+    Mutant(
         "outbox: it is written with the commit",
         "transactions/driving.py",
         "    if tell:\n",
