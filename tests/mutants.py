@@ -653,7 +653,7 @@ MUTANTS = (
         "transactions/outbox.py",
         "dropped.since - 1, dropped.until - 1",
         "dropped.since, dropped.until",
-        ("tests/promise/test_outbox.py::test_a_turn_that_is_still_shown_is_not_offered_yet",),
+        ("tests/promise/test_outbox.py::test_a_turn_that_is_still_shown_is_offered_when_it_goes_and_not_before",),
     ),
     Mutant(
         "outbox: it is written with the commit",

@@ -535,7 +535,7 @@ async def test_a_turn_that_only_a_listener_was_told_of_or_that_was_given_up_is_o
 
 
 @pytest.mark.both_stores
-async def test_a_turn_that_is_still_shown_is_not_offered_yet(db: str) -> None:
+async def test_a_turn_that_is_still_shown_is_offered_when_it_goes_and_not_before(db: str) -> None:
     async with runtime(db, forgetful()) as rt:
         await talk(rt, range(4))
     async with runtime(db, forgetful(requests_learned)) as rt:
@@ -545,6 +545,9 @@ async def test_a_turn_that_is_still_shown_is_not_offered_yet(db: str) -> None:
         earlier = {r.id for r in await rt.runs(session="s")} - shown
         assert {m.run for m in await rt.outbox() if m.kind == "turn.dropped"} == earlier
         assert len(earlier) == 3
+        await talk(rt, range(5, 8))
+        await settled(rt, "delivered", 8)
+        assert sorted(f.text for f in await rt.memory.ls(**KIM)) == [f"turn {n}" for n in range(8)]
 
 
 @pytest.mark.both_stores
