@@ -587,10 +587,10 @@ class Calls:
             _kept=functools.partial(self._kept, call),
             _find=functools.partial(find, self.drive.store, self.drive.runner.embedding, self.row),
             _memory=None if self.drive.memory is None else CallMemory(self.drive.memory, call),
-            _check_pins=self._check_pins,
+            _check_pins=self.check_pins,
         )  # fmt: skip
 
-    def _check_pins(self, texts: Sequence[str]) -> None:
+    def check_pins(self, texts: Sequence[str]) -> None:
         """Raises InvalidInput where the session has no room for these, too."""
         session, policy = self.drive.claimed.session, self.drive.served.agent.context
         held = session.pinned.texts if session.pins else []

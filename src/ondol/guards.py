@@ -9,13 +9,18 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, assert_never
 
 from ondol import plans, queries, replay, values
+from ondol.errors import InvalidInput
 from ondol.messages import ToolCall
 from ondol.plans import Outcome
+from ondol.secret import logger
 from ondol.tools import Tool
 from ondol.transactions import PlannedCall
 
 if TYPE_CHECKING:
     from ondol.runner import Drive
+
+
+log = logger("ondol.runner")
 
 
 class Guard:
@@ -65,6 +70,15 @@ class Guard:
                 if found is None:  # its session was deleted since; the call must not be repeated all the same
                     return f"an equal call succeeded ({effect}), and what it returned was erased"
                 self._taken.add(effect)
-                return Outcome("recorded", *found, reuses=effect)
+                return Outcome("recorded", *self._pinned(effect, found), reuses=effect)
             case _:
                 assert_never(ruling)
+
+    def _pinned(self, effect: str, found: queries.RecordedOutcome) -> queries.RecordedOutcome:
+        """What the call pinned holds for this run too, as far as there is room."""
+        try:
+            self.drive.calls.check_pins(found.pins)
+        except InvalidInput as error:
+            log.warning("run %s: effect %s is reused without what it pinned: %s", self.drive.row.id, effect, error)
+            return found._replace(pins=())
+        return found

@@ -140,6 +140,7 @@ class Outcome(NamedTuple):
     patch: Mapping[str, Any] = {}
     blob: messages.Blob | None = None
     attached: tuple[messages.Attachment, ...] = ()
+    pins: tuple[str, ...] = ()
     reuses: str | None = None
 
 
@@ -149,7 +150,8 @@ def given(planned: PlannedCall, outcome: Outcome) -> PlannedCall:
     result = messages.tool_result(
         planned.call_id, call.tool, outcome.response, outcome.error, outcome.blob, outcome.attached
     )
-    succeeded = events.EffectSucceeded(call=call.call, by=outcome.by, patch=dict(outcome.patch))
+    patch, pins = dict(outcome.patch), list(outcome.pins)
+    succeeded = events.EffectSucceeded(call=call.call, by=outcome.by, patch=patch, pins=pins)
     return planned._replace(
         entry=replace(call, ask=None, decision=outcome.by, reuses=outcome.reuses), decision=outcome.by, hash="",
         question="", expires_at=None, given=Given(succeeded, messages.dumps(result), outcome.blob, outcome.attached),

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ondol import ids, journal, lifecycle, messages, usage
 from ondol.errors import NotFound, StoreError
-from ondol.events import ContextBuilt
+from ondol.events import ContextBuilt, EffectSucceeded
 from ondol.records import AskRow, EffectRow, RunRow, SessionRow, TokenRow
 from ondol.runfile import Entries, RunFile, Said
 from ondol.spending import CallUsage, RunUsage
@@ -320,13 +320,14 @@ def get_ask(tenant: str, ask: str) -> Tx[AskRow]:
 
 class RecordedOutcome(NamedTuple):
     """What a call that succeeded came to: its encoded result, whether that says that something failed, its patch of
-    the session state, and where all of a long result is kept."""
+    the session state, where all of a long result is kept, and what it pinned."""
 
     response: Any
     error: bool
     patch: Mapping[str, Any]
     blob: messages.Blob | None = None
     attached: tuple[messages.Attachment, ...] = ()
+    pins: tuple[str, ...] = ()
 
 
 def recorded_outcome(tenant: str, effect: str) -> Tx[RecordedOutcome | None]:
@@ -337,13 +338,16 @@ def recorded_outcome(tenant: str, effect: str) -> Tx[RecordedOutcome | None]:
     if not effects or not entries:
         return None
     (rows,) = yield [("message.one", key | {"ordinal": EffectRow(*effects[0]).reply})]
-    patch = journal.fold(journal.loads(run, *r) for r in entries).patches.get(ordinal, {})
+    batches = [journal.loads(run, *r) for r in entries]
+    patch = journal.fold(batches).patches.get(ordinal, {})
     if not rows:  # a person settled it when its run had ended, with an older version of Ondol
         return RecordedOutcome(CONFIRMED, False, patch)
     part, *more = messages.loads(checked_body(run, *rows[0])).parts
     assert isinstance(part, messages.ToolResponse)
     attached = tuple(p for p in more if isinstance(p, messages.Attachment))
-    return RecordedOutcome(part.response, part.error, patch, part.blob, attached)
+    ends = (e for b in batches for e in b.entries if isinstance(e, EffectSucceeded) and e.call == ordinal)
+    pins = tuple(pin for end in ends for pin in end.pins)
+    return RecordedOutcome(part.response, part.error, patch, part.blob, attached, pins)
 
 
 def list_asks(

@@ -370,6 +370,34 @@ async def test_the_patch_of_the_session_state_comes_with_a_reused_outcome(house:
         assert house.count("enrol") == 1
 
 
+async def test_what_a_call_pinned_comes_with_its_reused_outcome_as_far_as_there_is_room(house: House) -> None:
+    @tool
+    async def sign(ctx: Context[Any], who: str) -> str:
+        ctx.pin(f"{who} has signed")
+        house.happened(ctx.idempotency_key, "sign", who=who)
+        return "signed"
+
+    async with house.life(house.agent(tools=[sign])) as life:
+        first = await ends(life, house, [call("sign", who="kim")], error("rejected"))
+        assert (await life.rt.get_session("s")).pins == []
+        house.answers("go", [call("sign", who="kim")], "done")
+        fork = await life.rt.fork(first, at_step=1)
+        assert await rest(fork) == "completed"
+        again = await replayed(life, first, force=LEE)
+        for run in (fork, again):
+            assert [pin.text for pin in (await life.rt.get_session(run.session)).pins] == ["kim has signed"]
+            assert "kim has signed" in house.asked(run)[-1].messages[1].text
+
+        full = await ends(life, house, [call("sign", who="lee")], error("rejected"), operation_id="full")
+        for n in range(49):
+            await life.rt.pin("s", f"rule {n}", by="lee")
+        house.explicit["s"] += 49
+        house.answers("go", [call("sign", who="lee")], "done")
+        assert (await replayed(life, full, force=LEE)).status == "completed"
+        assert len((await life.rt.get_session("s")).pins) == 50
+    assert house.count("sign") == 2
+
+
 async def test_a_crash_does_not_use_a_recorded_success_twice(house: House) -> None:
     agent = house.agent([LETTER], error("rejected"))
     async with house.life(agent) as life:
