@@ -2418,6 +2418,13 @@ MUTANTS = (
         ("tests/stores/test_sqlite_processes.py",),
     ),
     Mutant(
+        "connections: a child has none of its parent's",
+        "stores/seats.py",
+        "os.register_at_fork(before=_stand_still, after_in_parent=_go_on, after_in_child=_begin_anew)\n",
+        "",
+        ("tests/stores/test_sqlite_processes.py",),
+    ),
+    Mutant(
         "order: by sequence",
         "transactions/statements.sql",
         "ORDER BY r.base, m.ordinal",

@@ -212,6 +212,7 @@ class Runtime:
         self._engine: EmbeddedEngine | None = None
         self._opened = threading.Lock()  # held from the start of ``open`` to the end of ``close``
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._process = 0
 
     # --- open and close -----------------------------------------------------------------------------------------
 
@@ -243,7 +244,7 @@ class Runtime:
             raise
 
     async def _open(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._process = asyncio.get_running_loop(), os.getpid()
         self._served = {name: serve(agent, self.limits, self.prices) for name, agent in self.agents.items()}
         self._deliveries = deliveries = Deliveries(
             self._journaled, self.clock, self._served, self.deliver, self._embedding
@@ -314,6 +315,8 @@ class Runtime:
         if self._engine is None:
             raise NotOpen("the runtime is not open: use 'async with Runtime(...) as rt:'")
         if self._loop is not asyncio.get_running_loop():
+            if self._process != os.getpid():
+                raise NotOpen("the runtime was opened before this process was forked: make another Runtime here")
             raise NotOpen(
                 "the runtime is open in another event loop: call it there, as with asyncio.run_coroutine_threadsafe"
             )

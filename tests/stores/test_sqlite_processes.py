@@ -166,6 +166,59 @@ async def test_a_fork_leaves_the_lock_with_its_parent(tmp_path: Path) -> None:
             os.kill(child, signal.SIGKILL)
 
 
+FORKING = """
+import asyncio, multiprocessing, os, signal, sys, threading
+from ondol import Agent, NotOpen, Runtime
+from ondol.stores.sqlite import SqliteStore
+from ondol.transactions import set_meta
+
+written, forking = threading.Event(), threading.Event()
+os.register_at_fork(before=forking.set)
+
+def slowly():
+    written.set()
+    forking.wait()
+    return (yield from set_meta("parent", "was here"))
+
+def child(file, inherited):
+    signal.alarm(10)
+    asyncio.run(use(file, inherited))
+
+async def use(file, inherited):
+    try:
+        await inherited.start("talk", "hello")
+    except NotOpen as error:
+        print("inherited", error)
+    async with Runtime(f"sqlite:///{file}", agents=[Agent("talk", model="script:demo")]) as rt:
+        await rt.start("talk", "hello", operation_id="of the child")
+    print("accepted")
+
+async def main(file):
+    store = SqliteStore(file)
+    async with Runtime(store) as rt:
+        writing = asyncio.create_task(store.write(slowly))
+        await asyncio.to_thread(written.wait)
+        forked = multiprocessing.get_context("fork").Process(target=child, args=(file, rt))
+        forked.start()
+        await writing
+        await asyncio.to_thread(forked.join)
+        print("child ended", forked.exitcode)
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+async def test_a_child_that_is_forked_while_something_is_written_opens_the_file_as_its_own(tmp_path: Path) -> None:
+    """It has the connections of its parent, and none of their locks."""
+    async with Process(["-c", FORKING, str(tmp_path / "ondol.db")]) as parent:
+        assert "make another Runtime here" in await parent.line("inherited")
+        await parent.line("accepted")
+        await parent.line("child ended 0")
+        assert await parent.wait() == 0
+    async with Runtime(f"sqlite:///{tmp_path / 'ondol.db'}", agents=[talk()]) as rt:
+        assert (await (await rt.find_run("of the child")).result()).text == "answered by the next process"
+
+
 async def test_it_takes_over_also_while_others_go_on_writing(tmp_path: Path) -> None:
     """Each write makes it look; it must come to try the lock nevertheless."""
     db = f"sqlite:///{tmp_path / 'ondol.db'}"

@@ -8,6 +8,10 @@ connection looks first whether its log is still there; if not, all connections o
 
 The file itself may be removed, or another one put in its place, under a process that goes on. What is written then is
 lost in the same way, so nothing is: whoever wants to read or write is told, until the file is back.
+
+A child that is forked has the connections of its parent, but none of their locks: SQLite in it would take the file for
+locked, and others would remove the log that it writes. So no connection is in use as a process forks, and the child
+closes all of them. What it opens then is its own.
 """
 
 from __future__ import annotations
@@ -171,3 +175,37 @@ class Seat:
             if not checkpoint:
                 connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             connection.close()
+
+
+_forking: list[Table] = []  # those that stand still meanwhile
+
+
+def _stand_still() -> None:
+    """Before a fork. Whoever uses a connection at this moment ends its transaction first."""
+    Table._making.acquire()
+    _forking.extend(Table._tables.values())
+    for table in _forking:
+        table._changing.acquire()
+        for seat in table._seats:
+            seat.lock.acquire()
+
+
+def _go_on() -> None:
+    for table in _forking:
+        for seat in table._seats:
+            seat.lock.release()
+        table._changing.release()
+    _forking.clear()
+    Table._making.release()
+
+
+def _begin_anew() -> None:
+    """In the child. What was committed is in the log, which its parent copies into the file."""
+    for table in _forking:
+        for seat in table._seats:
+            seat.close(checkpoint=False)
+    Table._tables.clear()
+    _go_on()
+
+
+os.register_at_fork(before=_stand_still, after_in_parent=_go_on, after_in_child=_begin_anew)
