@@ -75,10 +75,13 @@ async def test_vectors_are_kept_over_a_restart_and_made_anew_for_another_model(d
     async with Runtime(db, embedder=same) as rt:
         assert [f.found_by for f in await rt.memory.search("beverage", **KIM)] == ["vectors"]
         assert same.asked == [("beverage", True)]
+        await rt.memory.add("plays chess", **KIM)
+        await until_found(rt, "hobby", "plays chess", **KIM)  # what that search wanted was made by then
+    assert [text for text, query in same.asked if not query] == ["plays chess"]
     async with Runtime(db, embedder=other) as rt:
         assert await rt.memory.search("beverage", **KIM) == []
         await until_found(rt, "beverage", "likes green tea", **KIM)
-    assert stored(db) == ["themes-2"]
+    assert stored(db) == ["themes-2"] * 2
 
 
 def test_vectors_are_made_in_one_event_loop_after_another(db: str) -> None:
@@ -136,6 +139,7 @@ async def test_an_erased_a_changed_and_an_expired_fact_leave_no_vector(db: str) 
         assert len(stored(db)) == 1
         assert await rt.memory.erase(**KIM) == 1
         assert stored(db) == []
+    assert stored(db) == []
 
 
 async def test_a_fact_that_is_erased_while_its_vector_is_made_leaves_none(db: str) -> None:
@@ -347,6 +351,7 @@ async def test_documents_are_found_by_what_they_mean_and_follow_the_folder(db: s
         await rt.index([handbook])
         while ("There is water.", False) not in embedder.asked:
             await rt.search_documents("water")
+        assert [text for text, query in embedder.asked[asked:] if not query] == ["There is water."]
         assert [f.locator for f in await rt.search_documents("which beverage")] == []
         (handbook / "games.md").unlink()
         await rt.index([handbook])
