@@ -1147,9 +1147,12 @@ MUTANTS = (
     Mutant(
         "models: an answer whose end the server calls none is none",
         "providers/pydantic_ai.py",
-        "            case None if reason.lower() in _BROKE_OFF:\n",
-        "            case None if False:\n",
-        ("tests/providers/test_openai_chat.py::test_an_end_that_the_server_calls_none_is_no_answer",),
+        "        match response.finish_reason or _IN_OTHER_WORDS.get(reason.lower()):\n",
+        "        match response.finish_reason:\n",
+        (
+            "tests/providers/test_openai_chat.py::test_an_end_that_the_server_calls_none_is_no_answer",
+            "tests/providers/test_openai_chat.py::test_an_answer_that_was_cut_off_in_other_words_is_one",
+        ),
     ),
     Mutant(
         "notes: what the provider refused is not told word for word to each turn after",

@@ -192,7 +192,22 @@ async def test_any_other_finish_reason_is_told_as_it_is(
     assert cut_off.parts == (Text("half an"), ToolCall("c1", "pay", '{"amount": 1'))
 
 
-@pytest.mark.parametrize("finish", ["abort", "error", "Cancelled"])
+@pytest.mark.parametrize(
+    ("finish", "stop"),
+    [
+        ("model_length", "length"), ("MAX_TOKENS", "length"), ("model_context_window_exceeded", "length"),
+        ("sensitive", "content_filter"),
+    ],
+)  # fmt: skip
+async def test_an_answer_that_was_cut_off_in_other_words_is_one(
+    server: LoopbackServer, model: PydanticAIModel, finish: str, stop: str
+) -> None:
+    """As Mistral and Z.ai say it: none of its calls is made, for it may be one of several."""
+    server.will(streams({"content": "half an"}, calling(call(0, "c1", "pay", '{"amount": 1}')), finish=finish))
+    assert (await answer(model)).stop == stop
+
+
+@pytest.mark.parametrize("finish", ["abort", "error", "Cancelled", "insufficient_system_resource", "network_error"])
 async def test_an_end_that_the_server_calls_none_is_no_answer(
     server: LoopbackServer, model: PydanticAIModel, finish: str
 ) -> None:
@@ -729,6 +744,8 @@ OVERFLOWS = [
         (fails(402), "quota"),
         (fails(400, "Your credit balance is too low to access the API."), "quota"),
         (fails(401, "Insufficient balance"), "quota"),
+        (answers_with(400, {"code": "invalid argument", "error": "Incorrect API key provided: sk***YA."}), "auth"),
+        (answers_with(400, [{"error": {"code": 400, "message": "API key not valid."}}]), "auth"),
         (fails(429, "Insufficient balance or no resource package. Please recharge.", code="1113"), "quota"),
         (fails(400, "too long", code="context_length_exceeded"), "context_overflow"),
         (fails(400, "This model's maximum context length is 8192 tokens."), "context_overflow"),
@@ -769,6 +786,31 @@ async def test_a_failure_has_its_kind_and_is_never_retried_unseen(
     assert error.sent
     assert str(error).startswith("openai:gpt-5.2")
     assert server.requests == 1
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        "The model supports at most 1 tool.",
+        '{"error": {"message": "The model supports at most 1 tool."}}',
+        {"error": {"message": "The model supports at most 1 tool."}},
+    ],
+)
+@pytest.mark.parametrize("in_stream", [False, True])
+async def test_what_the_server_behind_a_gateway_said_is_told(
+    server: LoopbackServer, model: PydanticAIModel, raw: object, in_stream: bool
+) -> None:
+    """As OpenRouter passes it on; its own words say that there was an error."""
+    body = {"error": {"message": "Provider returned error", "code": 400, "metadata": {"raw": raw}}}
+
+    async def tells(exchange: Exchange) -> None:
+        await exchange.open_stream()
+        await exchange.send_event(json.dumps(body))
+        await close_stream(exchange)
+
+    server.will(tells if in_stream else answers_with(400, body))
+    assert "Provider returned error" in (said := str(await failure(model)))
+    assert "The model supports at most 1 tool." in said
 
 
 @pytest.mark.parametrize(

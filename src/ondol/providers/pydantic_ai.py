@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Set
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from ondol.errors import InvalidInput, ModelError
 from ondol.messages import ToolCall
@@ -24,7 +24,13 @@ if TYPE_CHECKING:  # pydantic-ai takes about a second to import, and is an extra
     from pydantic_ai.models import StreamedResponse
     from pydantic_ai.usage import RequestUsage
 
-_BROKE_OFF = ("abort", "aborted", "cancelled", "canceled", "error", "failed")  # what servers call an end that is none
+#: What servers call an end for which the API has another word. ``error``: it is none.
+_IN_OTHER_WORDS: dict[str, Literal["error", "length", "content_filter"]] = {
+    "abort": "error", "aborted": "error", "cancelled": "error", "canceled": "error", "error": "error",
+    "failed": "error", "insufficient_system_resource": "error", "network_error": "error",
+    "max_tokens": "length", "model_length": "length", "model_context_window_exceeded": "length",
+    "sensitive": "content_filter",
+}  # fmt: skip
 
 Opened: TypeAlias = "tuple[WireModel[Any], Callable[[], Awaitable[None]]]"
 """A model with live connections, and how to close them."""
@@ -132,7 +138,7 @@ class PydanticAIModel:
             message = f"{self._name} broke off: the answer ended without a finish reason"
             raise ModelError("connection", message, **(_begun(response) if self._streams else used))
         parts = tuple(wire.parts_from_wire(response.parts, self._origin))
-        match response.finish_reason:
+        match response.finish_reason or _IN_OTHER_WORDS.get(reason.lower()):
             case "error":
                 raise ModelError("server", f"{self._name} failed while it answered ({reason})", **used)
             case "tool_call" if not parts:  # pydantic-ai drops a call that has no name
@@ -143,8 +149,6 @@ class PydanticAIModel:
                 stop = "tool_calls" if any(isinstance(part, ToolCall) for part in parts) else "stop"
             case "length" | "content_filter" as known:
                 stop = known
-            case None if reason.lower() in _BROKE_OFF:
-                raise ModelError("server", f"{self._name} broke off ({reason})", **used)
             case None:
                 stop = reason
         return Answer(parts=parts, stop=stop, model=response.model_name or "", **used, **_parts(response.usage))

@@ -30,6 +30,7 @@ _IN_STREAM: dict[str, ModelErrorKind] = {
     "permission_error": "auth",
 }  # fmt: skip
 _NO_CREDIT = ("credit balance", "insufficient balance", "insufficient credit", "api usage limits")
+_WRONG_KEY = ("incorrect api key", "invalid api key", "api key not valid", "api key expired")
 _NO_SUCH_MODEL = ("model not exist", "model does not exist", "has been decommissioned")
 _FILTERED = ("content_filter", "content_policy_violation", "invalid_prompt", "data_inspection_failed", "1301")
 _FILTER_SAID = (
@@ -97,10 +98,15 @@ def model_error(
 
 def _said(body: object) -> object:
     """The provider's own words: some put them in an object in the body."""
-    if isinstance(body, dict):
-        inner = body.get("error")
-        return body.get("message") or (inner.get("message") if isinstance(inner, dict) else inner) or body.get("detail")
-    return body
+    if not isinstance(body, dict):
+        return body
+    inner = body.get("error")
+    about = inner if isinstance(inner, dict) else body
+    said = body.get("message") or (about.get("message") if about is inner else inner) or body.get("detail")
+    # A gateway's own words are that there was an error; what the server behind it said stands beside them.
+    beside = about.get("metadata")
+    passed_on = beside.get("raw") if isinstance(beside, dict) else None
+    return f"{said}: {passed_on}" if passed_on else said
 
 
 def _kind(error: ModelAPIError) -> ModelErrorKind:
@@ -122,6 +128,8 @@ def _kind(error: ModelAPIError) -> ModelErrorKind:
         return "unavailable"
     if status in (400, 401, 403, 429) and _says(said, _NO_CREDIT):
         return "quota"
+    if status == 400 and _says(said, _WRONG_KEY):
+        return "auth"
     if status == 413 or (status in (400, 422) and _says(said, _OVERFLOW)):
         return "context_overflow"
     # Some servers notice it late, and then it is an error of theirs. The same request would end the same way.
