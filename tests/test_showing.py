@@ -11,7 +11,7 @@ from kit import waits
 
 from ondol import Agent, RunCancelled, Runtime, tool
 from ondol.model import ModelRequest
-from ondol.showing import card, short
+from ondol.showing import card, safe, short
 from ondol.testing import ScriptedModel, call
 
 NASTY = '<script>alert("x")</script>&\u202e'
@@ -128,3 +128,15 @@ def test_what_is_shown_short_says_that_it_is() -> None:
 def test_lines_stay_lines_in_a_notebook() -> None:
     assert "two<br>lines" in card("t", [("text", "two\nlines"), ("nothing", None)])
     assert "nothing" not in card("t", [("nothing", None)])
+
+
+def test_each_character_of_a_long_text_is_looked_at_once() -> None:
+    told: list[str] = []
+
+    def spelled(character: str) -> str:
+        told.append(character)
+        return f"<{ord(character):x}>"
+
+    text = "온돌\u202e a\tb\r\n" * 1000
+    assert safe(text, keep="\n", spelled=spelled) == "온돌<202e> a<9>b<d>\n" * 1000
+    assert sorted(told) == ["\t", "\r", "\u202e"]

@@ -18,7 +18,8 @@ def safe(words: str, keep: str = "", spelled: Callable[[str], str] | None = None
     if words.isascii() and words.isprintable():
         return words
     spelled = spelled or _spelled
-    return "".join(c if c in keep or unicodedata.category(c) not in _INVISIBLE else spelled(c) for c in words)
+    odd = {ord(c): spelled(c) for c in set(words) if c not in keep and unicodedata.category(c) in _INVISIBLE}
+    return words.translate(odd) if odd else words
 
 
 def _spelled(character: str) -> str:
@@ -46,7 +47,7 @@ def called(tool: str | None, arguments: Any) -> str:
 
 def short(words: str, most: int = 120) -> str:
     """The text in one line of so many characters at the most."""
-    words = " ".join(words.split())
+    words = " ".join(words.split(None, most))  # so many words have more characters than that
     return words if len(words) <= most else words[:most] + " …"
 
 
