@@ -97,6 +97,8 @@ class Facts:
     ) -> tuple[list[Fact], str | None]:
         """As ``ls``, and the place behind which there is more, which stays when facts go; None: that was all."""
         scope = _scope(tenant, agent, user)
+        if before is not None:
+            checked_id("before", before)
         rows = await self._rt._read(lookups.list_facts, scope, self._now(), checked_limit(limit) + 1, before)
         return [_fact(row) for row in rows[:limit]], str(rows[limit - 1].doc) if len(rows) > limit else None
 

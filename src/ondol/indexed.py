@@ -54,11 +54,15 @@ def _found(paths: Sequence[str | Path], known: Collection[str], collection: str)
     """Raises InvalidInput."""
     found = _Found({}, [], {})
     for given in paths:
-        path = Path(given).resolve()
-        if path.is_dir():
+        try:
+            path = Path(given).resolve()
+            is_folder, is_file = path.is_dir(), path.is_file()
+        except (OSError, ValueError) as error:  # too long, or with what no name has
+            raise InvalidInput(f"{str(given)[:100]!r} cannot be a path ({error}): name a file or a folder") from error
+        if is_folder:
             found.folders.append(f"{path.name}/")
             named = {f"{path.name}/{file.relative_to(path).as_posix()}": file for file in _files(path, found.unread)}
-        elif path.is_file():
+        elif is_file:
             named = {path.name: path}
         else:
             if any(_is_in(name, path.name) for name in known):

@@ -198,6 +198,11 @@ class Runtime:
             clocks.zone(time_zone)
         if clock is not None and not hasattr(clock, "now"):
             raise InvalidInput(f"clock must be one as ondol.Clock describes it, got {clock!r}")
+        if clock is not None and clock.now().utcoffset() is None:
+            raise InvalidInput("clock gives a time without an offset: let its now() return datetime.now(timezone.utc)")
+        checked_id("door", door)
+        if prices is not None and not isinstance(prices, str | os.PathLike):
+            raise InvalidInput(f"prices must name a file, got {prices!r}")
         if deliver is not None and not callable(deliver):
             raise InvalidInput(f"deliver must be a function of a message of the outbox, got {deliver!r}")
         self.clock: Clock = clock or SystemClock()
@@ -937,6 +942,8 @@ class Runtime:
         given = [paths] if isinstance(paths, str | Path) or not isinstance(paths, Iterable) else list(paths)
         if wrong := [path for path in given if not isinstance(path, str | Path)]:
             raise InvalidInput(f"what is indexed is named by paths, got {wrong[0]!r}")
+        if not isinstance(remove, Sequence) or isinstance(remove, str) or not all(isinstance(r, str) for r in remove):
+            raise InvalidInput(f"remove must be a list of the names of documents and folders, got {remove!r}")
         done = await indexed.index(self._store, tenant, space, given, micros(self.clock), remove)
         self._embedding.look(searching.documents_of(tenant, space))
         return done

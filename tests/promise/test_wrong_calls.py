@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,13 @@ from promise.house import House
 anything: Any = 5
 
 
+class Naive(ManualClock):
+    """The clock of somebody who forgot that there are zones."""
+
+    def now(self) -> datetime:
+        return super().now().replace(tzinfo=None)
+
+
 @pytest.mark.parametrize(
     ("make", "why"),
     [
@@ -24,6 +32,9 @@ anything: Any = 5
         (lambda: Runtime(Path("a.db")), "a store cannot be PosixPath: say sqlite:///FILE"),  # type: ignore[arg-type]
         (lambda: Runtime(agents=[Agent("a", model="script:demo")] * 2), "two agents are named 'a': rename one"),
         (lambda: Runtime(clock=anything), "clock must be one as ondol.Clock describes it"),
+        (lambda: Runtime(clock=Naive()), "clock gives a time without an offset: let its now"),
+        (lambda: Runtime(door=anything), "door must be a text that is not empty, got 5"),
+        (lambda: Runtime(prices=anything), "prices must name a file, got 5"),
         (lambda: Runtime(deliver=anything), "deliver must be a function of a message of the outbox"),
         (lambda: PolicyRules(anything), r"a policy is made of a list of Rule\(...\)"),
         (lambda: Agent("a", model=ScriptedModel), "ScriptedModel is a class: make a model of it"),  # type: ignore[arg-type]
@@ -55,6 +66,11 @@ async def test_what_is_no_id_and_no_state_is_refused_and_not_taken_for_nothing(h
         for asked in (session.messages(after=run), rt.index(anything), rt.usage(prices=anything)):  # type: ignore[arg-type]
             with pytest.raises(InvalidInput):
                 await asked
+        for paths, remove in (("x" * 5000, []), ("\ud800", []), ([], "notes"), ([], [anything]), ([], anything)):
+            with pytest.raises(InvalidInput):
+                await rt.index(paths, remove=remove)
+        with pytest.raises(InvalidInput, match="before must be a text"):
+            await rt.memory.ls(agent=agent, user="kim", before=anything)
         for listed in (rt.runs, rt.asks, rt.effects, rt.outbox):
             with pytest.raises(InvalidInput, match="state='pendig' is unknown: say "):
                 await listed(state="pendig")  # type: ignore[arg-type]
