@@ -2428,6 +2428,13 @@ MUTANTS = (
         ("tests/stores/test_sqlite_processes.py",),
     ),
     Mutant(
+        "sqlite: no log is left that the file's own user could not write",
+        "stores/sqlite.py",
+        "    refuse_to_begin_a_log(path)\n    # It was driven",
+        "    # It was driven",
+        ("tests/stores/test_sqlite_processes.py",),
+    ),
+    Mutant(
         "order: by sequence",
         "transactions/statements.sql",
         "ORDER BY r.base, m.ordinal",

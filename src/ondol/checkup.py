@@ -80,7 +80,9 @@ def _keys() -> Iterator[Finding]:
 def _file(path: Path, command: Callable[..., str]) -> Iterator[Finding]:
     import apsw
 
+    from ondol.errors import StoreError
     from ondol.stores.migrations import migrations
+    from ondol.stores.sqlite import refuse_to_begin_a_log
 
     known = len(migrations())
     free = shutil.disk_usage(path.absolute().parent).free
@@ -89,6 +91,7 @@ def _file(path: Path, command: Callable[..., str]) -> Iterator[Finding]:
     yield Finding("disk", "ok", shown) if free >= _LITTLE_SPACE else Finding("disk", "wrong", shown, little)
     backup = command("db", "restore", "BACKUP")
     try:
+        refuse_to_begin_a_log(path)
         with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
             connection.set_busy_timeout(10_000)
             version = int(connection.execute("PRAGMA user_version").get)
@@ -98,6 +101,10 @@ def _file(path: Path, command: Callable[..., str]) -> Iterator[Finding]:
         damaged = isinstance(error, apsw.CorruptError | apsw.NotADBError)
         fix = backup if damaged else "look at the permissions of the file and its folder, or at the disk"
         yield Finding("schema", "wrong", f"{path} cannot be read: {error}", fix)
+        return
+    except StoreError as error:
+        what, _, fix = str(error).partition(": ")
+        yield Finding("schema", "wrong", what, fix)
         return
     match version:
         case 0:

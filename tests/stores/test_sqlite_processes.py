@@ -429,3 +429,13 @@ async def test_what_may_not_be_written_is_refused_by_name(open_folder: Path, wha
     if what != "no file in a read-only folder":
         os.chmod(open_folder, 0o755)
         assert check(file) == []
+
+
+async def test_who_may_not_write_a_file_leaves_no_log_that_its_owner_could_not_write(open_folder: Path) -> None:
+    await made(open_folder / "ondol.db")
+    os.chmod(open_folder / "ondol.db", 0o444)
+    os.chmod(open_folder, 0o777)
+    async with Process(["-c", UNPRIVILEGED, str(open_folder / "ondol.db")]) as process:
+        await process.line("refused ")
+        await process.wait()
+    assert {file.stat().st_uid for file in os.scandir(open_folder)} == {os.geteuid()}

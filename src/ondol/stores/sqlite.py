@@ -365,6 +365,7 @@ def _open_for_writing(path: Path) -> apsw.Connection:
             f"{path} has {names} names (hard links), and what is written under one of them is lost under the others: "
             "remove all but one, or work on a copy"
         )
+    refuse_to_begin_a_log(path)
     # It was driven, and holds nothing: unless another process makes it at this moment, beside a lock that was left.
     emptied = _is_empty(path) and Path(f"{path}.lock").exists()
     try:
@@ -390,6 +391,16 @@ def _open_for_writing(path: Path) -> apsw.Connection:
             raise _translated(error, path) from error
         raise
     return connection
+
+
+def refuse_to_begin_a_log(path: Path) -> None:
+    """Of a file of another user that this one may not write: the log would belong to this one, and that one could not
+    write it."""
+    if not path.exists() or Path(f"{path}-wal").exists():
+        return
+    if path.stat().st_uid != os.geteuid() and not os.access(path, os.W_OK, effective_ids=True):
+        why = "this user may not write it, and nobody has it open"
+        raise StoreError(f"{path} cannot be used: {why}; look at its permissions, or be the user that it belongs to")
 
 
 def _use_wal(connection: apsw.Connection) -> None:
@@ -587,7 +598,9 @@ def _translated(error: Exception, path: Path) -> StoreError:
         case apsw.CantOpenError():
             new = StoreError(f"{path} cannot be opened ({error}): look at the folder and its permissions")
         case apsw.ReadOnlyError():
-            new = StoreError(f"{path} cannot be written ({error}): look at its permissions, or work on a copy")
+            beside = f"the files beside it ({path.name}-wal, {path.name}-shm)"
+            why = f"look at the permissions of it, of its folder and of {beside}, or work on a copy"
+            new = StoreError(f"{path} cannot be written ({error}): {why}")
         case apsw.IOError():
             new = StoreError(f"reading or writing {path} failed ({error}): look at the disk, then try again")
         case _:
@@ -634,4 +647,4 @@ def _os_error(error: OSError, path: Path) -> StoreError:
     return StoreError(f"{path} cannot be used ({error.strerror}): look at the folder and its permissions")
 
 
-__all__ = ["SqliteStore", "driver_of"]
+__all__ = ["SqliteStore", "driver_of", "refuse_to_begin_a_log"]

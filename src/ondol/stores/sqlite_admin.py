@@ -271,6 +271,7 @@ def backup(path: PathLike, dest: PathLike) -> Path:
         raise StoreError(f"{dest} exists: name another folder for the backup")
     with _translated(dest), _staging(dest.with_name(f".{dest.name}.part")) as folder:
         copy = folder / FILE
+        sqlite.refuse_to_begin_a_log(path)
         with _reading(path) as source:
             # Blobs before the snapshot: one that a deleted session used may be collected while the file is copied.
             _copy_blobs(source, path, copy)
@@ -346,6 +347,7 @@ def migrate(path: PathLike) -> tuple[int, int]:
     """
     path = Path(path).resolve()
     _refuse_no_store(path)
+    sqlite.refuse_to_begin_a_log(path)
     with _translated(path):
         with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as before:
             was = sqlite._version(before)
