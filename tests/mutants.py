@@ -1063,14 +1063,14 @@ MUTANTS = (
     Mutant(
         "revision: an end moves it when something may have happened",
         "transactions/ending.py",
-        "if run.wrote else []",
-        "if False else []",
+        " if wrote else []",
+        " if False else []",
         ("tests/promise/test_revision.py::test_a_parked_run_that_ends_takes_nothing_from_the_one_that_runs",),
     ),
     Mutant(
         "revision: a parked run that ends takes nothing from the one that runs",
         "transactions/ending.py",
-        "    if run.wrote and held is None:\n",
+        "    if wrote and held is None:\n",
         "    if False:\n",
         ("tests/promise/test_revision.py::test_a_parked_run_that_ends_takes_nothing_from_the_one_that_runs",),
     ),
@@ -2099,6 +2099,24 @@ MUTANTS = (
         "    if run.retryable == RETRYABLE_AFTER_RESTORE:\n",
         "    if False:\n",
         ("tests/promise/test_store.py::test_b18_a_run_that_failed_for_now_is_parked_before_it_goes_on",),
+    ),
+    Mutant(
+        "restore: of a run that a person ends, what it may have done is unknown",
+        "transactions/ending.py",
+        "    doubted = yield from _doubted(run, calls)\n",
+        "    doubted = frozenset[int]()\n",
+        (
+            "tests/promise/test_store.py::test_b18_of_a_run_that_a_person_ends_the_writes_that_it_may_have_made_are_unknown",
+        ),
+    ),
+    Mutant(
+        "restore: a replay of what may have gone on after the backup is guarded",
+        "transactions/replaying.py",
+        "        doubted = yield from _is_doubted(member)\n",
+        "        doubted = False\n",
+        (
+            "tests/promise/test_store.py::test_b18_nobody_knows_what_a_run_did_after_the_backup_so_a_replay_asks_before_each_write",
+        ),
     ),
     Mutant(
         "slots: a run whose tool waits for another lends that its place",

@@ -33,11 +33,13 @@ class By:
 
 
 class Member(NamedTuple):
-    """A run of the family with its effects. ``kept`` is False when what it was asked and did was erased."""
+    """A run of the family with its effects. ``kept`` is False when what it was asked and did was erased; ``doubted``
+    when the store was restored from a backup, and nobody can tell all that it did after that was made."""
 
     run: RunRow
     kept: bool
     effects: tuple[EffectRow, ...]
+    doubted: bool = False
 
 
 class Family(NamedTuple):
@@ -74,8 +76,9 @@ class ReplayEffect:
 class ReplayVerdict:
     """May the run be replayed? Printed, it is a line for each effect.
 
-    ``safe``: no write of the family was started, it may run. ``guarded``: writes were started and all are settled, it
-    runs with ``force`` only, and then under guard. ``blocked``: ``reasons`` say what to settle first.
+    ``safe``: no write of the family was started, it may run. ``guarded``: writes were started and all are settled, or
+    may have been after a backup that was restored, it runs with ``force`` only, and then under guard. ``blocked``:
+    ``reasons`` say what to settle first.
     """
 
     run: str
@@ -116,19 +119,25 @@ def verdict(family: Family) -> ReplayVerdict:
     """The verdict over a family: what was *started* counts, not what answered."""
     run = family.run
     started = sum(e.is_write and e.attempt > 0 for m in family.members for e in m.effects)
+    doubted = tuple(doubt(m.run.id) for m in family.members if m.doubted)
     kind: Kind = "blocked"
     reasons = tuple(_blockers(family))
-    if not reasons and started:
+    if not reasons and (started or doubted):
         kind = "guarded"
-        reasons = (f"{started} write effect{'s were' if started > 1 else ' was'} started, all settled",)
+        count = f"{started} write effect{'s were' if started > 1 else ' was'} started, all settled"
+        reasons = (*((count,) if started else ()), *doubted)
     elif not reasons:
         kind, reasons = "safe", ("no write effect was started",)
     own = [e for m in family.members if m.run.id == run.id for e in m.effects]
     others = [e for m in family.members if m.run.id != run.id for e in m.effects if e.is_write and e.attempt > 0]
     return ReplayVerdict(
         run=run.id, kind=kind, reasons=reasons, time_zone=run.zone, accepted_at=clock.from_micros(run.accepted_at),
-        effects=tuple(_line(e, started > 0, e.id in family.given_up) for e in (*own, *others)),
+        effects=tuple(_line(e, kind != "safe", e.id in family.given_up) for e in (*own, *others)),
     )  # fmt: skip
+
+
+def doubt(run: str) -> str:
+    return f"the store was restored from a backup, and nobody knows what run {run} did after that was made"
 
 
 def _blockers(family: Family) -> Iterator[str]:
@@ -137,7 +146,7 @@ def _blockers(family: Family) -> Iterator[str]:
         yield f"the input of run {family.run.id} is gone: its session was deleted"
     for name in family.gone:
         yield f"the attachment {name!r} of run {family.run.id} is gone"
-    for run, kept, effects in family.members:
+    for run, kept, effects, _ in family.members:
         if run.state == "joined":
             yield f"run {run.id} is joined: it is part of run {run.host}, and that one can be replayed or forked"
             continue

@@ -13,12 +13,24 @@ from typing import Any
 import apsw
 import pytest
 
-from ondol import Agent, Context, OndolError, Run, StoreCorrupt, StoreError, StoreFull, StoreTooNew, tool
+from ondol import (
+    Agent,
+    By,
+    Context,
+    OndolError,
+    ReplayUnsafe,
+    Run,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreTooNew,
+    tool,
+)
 from ondol.errors import OutcomeUnknown, StoreBusy
 from ondol.stores import sqlite_admin
 from ondol.testing import FaultPlan, barrier, call, error, raise_
 from ondol.testing.faults import Fault
-from promise.house import HELLO, House, letter, rest, states, the_ask
+from promise.house import HELLO, House, letter, notes, rest, states, the_ask
 
 LETTER = call("letter", to="kim")
 #: Time passes while the disk is full, and a tool's time must not be over by then.
@@ -560,6 +572,77 @@ async def test_b18_a_run_that_failed_for_now_is_parked_before_it_goes_on(house: 
         await (await the_ask(run, "unknown_effect")).happened(by="lee")
         assert await rest(run) == "completed"
     assert house.count("letter") == 1
+
+
+@pytest.mark.file
+@pytest.mark.parametrize("how", ["cancel", "fail", "cancel as it goes on"])
+async def test_b18_of_a_run_that_a_person_ends_the_writes_that_it_may_have_made_are_unknown(
+    house: House, how: str
+) -> None:
+    agent = house.agent([LETTER, call("wire", to="kim")], "done")
+    place = barrier()
+    async with house.life(agent, plan=FaultPlan().at("started.before", fault=place)) as life:
+        run = await life.rt.start(agent, "go", session="t", operation_id="planned")
+        await place.reached.wait()
+        saved(house)
+        place.go_on.set()
+        assert await rest(run) == "waiting"
+        await (await the_ask(run)).approve(by="lee")
+        assert await rest(run) == "completed"
+    restored(house)
+    place, plan = barrier(), FaultPlan()
+    if how == "cancel as it goes on":
+        plan.at("claim.after", fault=place)
+    async with house.life(agent, plan=plan) as life:
+        run = await life.rt.get_run(run.id)
+        ask = await the_ask(run, "parked")
+        if how == "fail":
+            await ask.answer("fail", by="lee")
+        elif how == "cancel":
+            await run.cancel(by="lee")
+        else:
+            await ask.answer("resume", by="lee")
+            await place.reached.wait()
+            await run.cancel(by="lee")
+            place.go_on.set()
+        assert await rest(run) == ("failed" if how == "fail" else "cancelled")
+        assert await states(run) == [("letter", "unknown", 1), ("wire", "unknown", 1)]
+        assert (await life.rt.replay(run, dry_run=True)).kind == "blocked"
+        assert await rest(await life.rt.start(agent, HELLO, session="t", operation_id="next")) == "completed"
+        (told,) = notes(house.requests[-1])
+        assert told.count("it may have happened") == 2
+        for ask in await life.rt.asks():
+            if ask.kind == "unknown_effect":
+                await ask.happened("sent", by="lee")
+        assert await states(run) == [("letter", "succeeded", 1), ("wire", "succeeded", 1)]
+
+
+@pytest.mark.file
+async def test_b18_nobody_knows_what_a_run_did_after_the_backup_so_a_replay_asks_before_each_write(
+    house: House,
+) -> None:
+    agent = house.agent(lambda request: error("quota") if len(house.asked()) == 1 else [LETTER], "done")
+    async with house.life(agent) as life:
+        failed = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert await rest(failed) == "failed"
+        saved(house)
+        assert await rest(await life.rt.start(agent, "go", session="s", operation_id="op")) == "completed"
+    restored(house)
+    house.answers("go", [LETTER], "done")
+    async with house.life(agent) as life:
+        failed = await life.rt.get_run(failed.id)
+        verdict = await life.rt.replay(failed, dry_run=True)
+        assert (verdict.kind, "nobody knows" in verdict.reasons[0]) == ("guarded", True)
+        with pytest.raises(ReplayUnsafe, match="nobody knows what run"):
+            await life.rt.fork(failed, at_step=1)
+        again = await life.rt.replay(failed, force=By("lee", "look again"))
+        fork = await life.rt.fork(failed, at_step=1, effects="run")
+        for run in (again, fork):
+            assert await rest(run) == "waiting"
+            await (await the_ask(run)).deny(by="lee")
+            assert await rest(run) == "completed"
+    assert house.count("letter") == 1
+    house.checked = False  # what was done after the backup is in no journal
 
 
 @pytest.mark.file

@@ -53,6 +53,14 @@ def test_a_family_that_started_no_write_is_safe(effects):
     assert replay.verdict(family(*effects)).kind == "safe"
 
 
+@pytest.mark.parametrize(("of_it", "writes"), [((), 0), ((SENT,), 1)])
+def test_what_a_run_may_have_done_after_a_backup_is_guarded_and_said(of_it, writes):
+    doubted = Family(run(), (Member(run(), True, (LOOKED, *of_it), doubted=True),), "{}")
+    found = replay.verdict(doubted)
+    assert (found.kind, len(found.reasons)) == ("guarded", writes + 1)
+    assert "nobody knows what run r_1 did" in found.reasons[-1]
+
+
 @pytest.mark.parametrize("state", ["succeeded", "failed", "abandoned"])
 def test_what_was_started_counts_and_not_what_it_answered(state):
     found = replay.verdict(family(LOOKED, effect("refund", "idempotent", state, attempt=1)))

@@ -76,10 +76,18 @@ def finish(
     (effect_rows,) = yield [("effect.of_run", key)]
     entries: list[events.Entry] = [*before, *read.entries]
     writes = read.writes
-    for effect in (EffectRow(*r) for r in effect_rows):
+    calls = [EffectRow(*r) for r in effect_rows]
+    doubted = yield from _doubted(run, calls)
+    for effect in calls:
         if effect.state in effects.OUTCOMES or effect.state == "unknown" or effect.ordinal in read.settled:
             continue
         setting = key | {"ordinal": effect.ordinal, "at": at, "arguments": None}
+        if effect.ordinal in doubted:
+            effect = effect._replace(state="started", attempt=effect.attempt + 1)
+            begun = {"attempt": effect.attempt, "deadline": at}
+            entries.append(events.EffectStarted(call=effect.ordinal, **begun, presumed=True))
+            approved = setting | {"state": "approved", "at": None}
+            writes += [("effect.set", approved), ("effect.start", key | begun | {"ordinal": effect.ordinal, "at": at})]
         if effect.state == "started":
             ask = ids.ask_id(run.id, f"{effect.ordinal}u{effect.attempt}")
             entries.append(events.EffectUnknown(call=effect.ordinal, ask=ask, reason="the run ended while it ran"))
@@ -112,8 +120,9 @@ def finish(
             code: EndCode = "interrupted" if last.interrupted_by else "cancelled"
             state, error = "cancelled", stored_error(code, last.reason, by=last.by)
     of_session = {"tenant": run.tenant, "session": run.session}
-    raised: list[Statement] = [("session.raise", of_session | {"at": at})] if run.wrote else []
-    if run.wrote and held is None:
+    wrote = run.wrote or doubted
+    raised: list[Statement] = [("session.raise", of_session | {"at": at})] if wrote else []
+    if wrote and held is None:
         raised.append(("run.follow", of_session))
     *_, rows, following = yield [
         append,
@@ -131,6 +140,29 @@ def finish(
         ("run.next_in_session", of_session),
     ]  # fmt: skip
     return Ended(RunRow(*rows[0]), following[0] if following else None, batch)
+
+
+def _doubted(run: RunRow, calls: Sequence[EffectRow]) -> Tx[frozenset[int]]:
+    """The calls that may have been made after the backup that this store comes from, and about which nobody said a
+    word since."""
+    if not any(c.is_write and c.state in ("planned", "asked", "approved") for c in calls):
+        return frozenset()
+    state = yield from restored(run.tenant, run.id)
+    return frozenset() if state is None else frozenset(e.ordinal for e in state.open_effects if e.doubted)
+
+
+def restored(tenant: str, run: str) -> Tx[journal.State | None]:
+    """Where the run stands, if the store was restored from a backup while it was unfinished; else None."""
+    key = {"tenant": tenant, "run": run}
+    (asks,) = yield [("ask.of_run", key)]
+    if not any(AskRow(*a).kind in ("parked", "definition_changed") for a in asks):
+        return None
+    (rows,) = yield [("entry.list", key | {"after": 0})]
+    try:
+        state = journal.fold(journal.loads(run, *row) for row in rows)
+    except StoreError:  # it cannot be read here, and it ends all the same
+        return None
+    return None if state.restored is None else state
 
 
 def unknown_question(tool: str) -> str:

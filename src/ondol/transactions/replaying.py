@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from ondol import checksums, events, ids, journal, messages, replay
+from ondol import checksums, events, ids, journal, lifecycle, messages, replay
 from ondol.errors import InvalidInput, ReplayUnsafe
 from ondol.messages import Attachment, Message, ToolResponse
 from ondol.records import EffectRow, RunRow, SessionRow
 from ondol.replay import By, Family, Member
 from ondol.transactions.accepting import Accepted, known_operation
+from ondol.transactions.ending import RETRYABLE_AFTER_RESTORE, restored
 from ondol.transactions.pieces import QUEUED, act_row, append_entries, checked_body, message_row, run_row, touch
 from ondol.transactions.statements import Statement, Tx
 
@@ -30,10 +31,21 @@ def read_family(tenant: str, run_id: str) -> Tx[Family]:
         *(("blob.get", {"tenant": tenant, "digest": a.digest}) for a in attached),
     ]
     done = [EffectRow(*r) for r in effects]
-    members = [Member(RunRow(*row), bool(kept), tuple(e for e in done if e.run == row[1])) for *row, kept in runs]
+    members = []
+    for *row, kept in runs:
+        member = RunRow(*row)
+        doubted = yield from _is_doubted(member)
+        members.append(Member(member, bool(kept), tuple(e for e in done if e.run == member.id), doubted))
     gone = tuple(a.name for a, b in zip(attached, blobs, strict=True) if not b)
     given_up = yield from _given_up(tenant, [e for e in done if e.state == "unknown"])
     return Family(run, tuple(members), asked[0] if asked else None, tuple(asked[1:]), gone, given_up)
+
+
+def _is_doubted(run: RunRow) -> Tx[bool]:
+    """May it have gone on after the backup that this store comes from? One that completed since was looked at."""
+    if run.state not in lifecycle.ENDED or run.state == "completed":
+        return False
+    return run.retryable == RETRYABLE_AFTER_RESTORE or (yield from restored(run.tenant, run.id)) is not None
 
 
 def _given_up(tenant: str, unknown: Sequence[EffectRow]) -> Tx[frozenset[str]]:
@@ -108,7 +120,7 @@ def accept_replay(new: NewReplay, at: int) -> Tx[Accepted]:
     )
     if new.force is not None:
         yield [act_row(new.tenant, at, new.force.name, new.door, "run.replay", of.id, new.force.why)]
-    for member, _, _ in family.members:
+    for member in (m.run for m in family.members):
         if member.retryable:
             no_more: Statement = ("run.replayed", {"tenant": new.tenant, "run": member.id})
             yield from touch(member, at, [events.RunReplayed(run=new.run)], [no_more])
@@ -156,12 +168,17 @@ def accept_fork(new: NewFork, at: int) -> Tx[Accepted]:
     if blockers := replay.fork_blockers(family):
         raise ReplayUnsafe(f"run {of.id} cannot be forked: {'; '.join(blockers)}", replay.verdict(family))
     of_run = {"tenant": of.tenant, "run": of.id}
+    own, doubted = next((m.effects, m.doubted) for m in family.members if m.run.id == of.id)
+    if doubted and new.effects == "reuse":
+        why = "effects='run' asks before each write, 'stub' makes none"
+        raise ReplayUnsafe(
+            f"run {of.id} cannot be forked just so ({replay.doubt(of.id)}): {why}", replay.verdict(family)
+        )
     stored, messages_of_run = yield [("entry.list", of_run | {"after": 0}), ("message.of_run", of_run)]
     batches = [journal.loads(of.id, *r) for r in stored]
     last = replay.last_fork_step(journal.fold(batches))
     if not 1 <= new.at_step <= last:
         raise InvalidInput(f"run {of.id} has no step {new.at_step} to be forked at: say 1 to {last}")
-    own = next(m.effects for m in family.members if m.run.id == of.id)
     shared = replay.shared(of.id, batches, {e.ordinal: e.reuses or e.id for e in own}, new.at_step)
     done = {e.reuses for e in shared.state.effects}
     origin = events.RunOrigin(
