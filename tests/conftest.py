@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from chromium import CHROMIUM
 from in_memory import FOLDER
-from pages import TRUSTED
+from pages import OUTSIDE, TRUSTED
 from postgres import FAST, Server
 
 from ondol.testing import Downstream
@@ -25,8 +25,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A job in the background of a shell ignores Ctrl-C, and so would every process that a test starts and interrupts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# No test speaks TLS, and each client of HTTP would read all certificates of this machine: 20 ms each time.
-os.environ.setdefault("SSL_CERT_FILE", TRUSTED)
+# No test speaks TLS, and each client of HTTP would read all certificates of this machine: 20 to 40 ms each time.
+if (named := os.environ.get("SSL_CERT_FILE")) != TRUSTED:
+    os.environ |= {"SSL_CERT_FILE": TRUSTED, OUTSIDE: named or ""}
 
 if FOLDER is not None:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(FOLDER))

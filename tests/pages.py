@@ -19,6 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 HERE = Path(sys.executable).parent
 TRUSTED = str(Path(__file__).with_name("nobody.pem"))  # one certificate, of which nobody has the key
+OUTSIDE = "CERTIFICATES_OUTSIDE"  # what was trusted before, for what speaks TLS: the installer
 TIMEOUT = 60.0  # seconds for one block
 END = "@@ended"
 FIVE_MINUTES = "## Five minutes"  # of README.md: typed in a folder and in an environment that have nothing
@@ -68,6 +69,8 @@ def environment(programs: Path) -> dict[str, str]:
     """Of a shell that finds its programs there first, and in which nothing of this test run is set."""
     ours = ("ONDOL", "OPENAI", "PYTEST")
     here = {k: v for k, v in os.environ.items() if not k.startswith(ours) and v != TRUSTED}
+    if trusted := here.pop(OUTSIDE, ""):
+        here["SSL_CERT_FILE"] = trusted
     return here | {"PATH": f"{programs}{os.pathsep}{here['PATH']}", "PYTHONUNBUFFERED": "1"}
 
 

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import models_json_schema
 
 from ondol.bodies import EventBody
-from ondol.http import examples
+from ondol.http import examples, routing
 from ondol.http.problems import Problem
 from ondol.http.requests import StartRun, StartRunForm
 
@@ -37,8 +37,9 @@ _LINKS: dict[tuple[str, str], tuple[str, str, list[str]]] = {
 
 def describe(api: FastAPI) -> dict[str, Any]:
     described = get_openapi(
-        title=api.title, version=api.version, description=api.description, routes=api.routes, openapi_version="3.1.0"
-    )
+        title=api.title, version=api.version, description=api.description, routes=routing.described(api.routes),
+        openapi_version="3.1.0",
+    )  # fmt: skip
     schemas = described.setdefault("components", {}).setdefault("schemas", {})
     _, more = models_json_schema([(m, "validation") for m in (StartRun, StartRunForm)], ref_template=_REF)
     schemas["EventBody"] = TypeAdapter(EventBody).json_schema(ref_template=_REF)
