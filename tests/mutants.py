@@ -2101,6 +2101,13 @@ MUTANTS = (
         ("tests/promise/test_store.py::test_b18_a_run_that_failed_for_now_is_parked_before_it_goes_on",),
     ),
     Mutant(
+        "memory: a fork keeps what a run noted that did not complete",
+        "replay.py",
+        '    remembers = at_step if whole.status == "completed" else min(at_step, whole.remembers_from)\n',
+        "    remembers = at_step\n",
+        ("tests/promise/test_memory.py::test_a_fork_remembers_what_a_run_noted_that_did_not_complete",),
+    ),
+    Mutant(
         "restore: of a run that a person ends, what it may have done is unknown",
         "transactions/ending.py",
         "    doubted = yield from _doubted(run, calls)\n",

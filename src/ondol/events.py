@@ -64,7 +64,8 @@ class RunOrigin:
     ``stub``, each gets a made-up result · ``run``, each asks a person. ``pool`` holds those successes: effect, tool,
     hash of the arguments. ``clock`` is the instant that the model is shown as the one of acceptance (microseconds
     since 1970), None where that is its own. ``by`` and ``why`` are there where a person forced it. ``steers`` messages
-    follow its input: they had joined the run that it replays.
+    follow its input: they had joined the run that it replays. What its shared steps noted for the memory is its own to
+    keep from the step ``remembers`` on, since no run that completed has (None: none of it).
     """
 
     kind: ClassVar[str] = "run.origin"
@@ -76,6 +77,7 @@ class RunOrigin:
     why: str = ""
     pool: list[list[str]] = field(default_factory=list)
     steers: int = 0
+    remembers: int | None = None
 
 
 @_entry

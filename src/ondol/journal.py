@@ -214,10 +214,18 @@ class State:
         return merged
 
     def remembered(self) -> list[list[Any]]:
-        """What the commit changes of the memory, in call order. What a fork shares is the other run's to keep."""
-        shared = 0 if self.origin is None else self.origin.at_step or 0
+        """What the commit changes of the memory, in call order. What a fork shares of a run that completed is that
+        one's to keep."""
+        shared = self.remembers_from
         own = (call for call in sorted(self.memory) if self.effects[call].step >= shared)
         return [change for call in own for change in self.memory[call]]
+
+    @property
+    def remembers_from(self) -> int:
+        """The first step whose notes for the memory no other run keeps."""
+        if self.origin is None:
+            return 0
+        return (self.origin.at_step or 0) if self.origin.remembers is None else self.origin.remembers
 
     def _precedes(self, effect: Effect, other: Effect) -> bool:
         if effect.step != other.step:

@@ -237,12 +237,13 @@ def last_fork_step(state: State) -> int:
 
 class Shared(NamedTuple):
     """What a fork has of the run: entries as they are written for it, the state they lead to, the sequence below
-    which history was shown, and the instant that was shown."""
+    which history was shown, the instant that was shown, and the first step whose notes for the memory nobody keeps."""
 
     entries: tuple[events.Entry, ...]
     state: State
     history: int | None
     clock: int | None
+    remembers: int
 
 
 def shared(run: str, batches: Sequence[Batch], reused: Mapping[int, str], at_step: int) -> Shared:
@@ -265,9 +266,10 @@ def shared(run: str, batches: Sequence[Batch], reused: Mapping[int, str], at_ste
     for entry in entries:
         state = apply(state, entry)
     shown = state.shown
-    return Shared(
-        tuple(entries), state, history if shown is None else shown.history, None if shown is None else shown.clock
-    )
+    remembers = at_step if whole.status == "completed" else min(at_step, whole.remembers_from)
+    if shown is None:
+        return Shared(tuple(entries), state, history, None, remembers)
+    return Shared(tuple(entries), state, shown.history, shown.clock, remembers)
 
 
 def _kept(

@@ -37,7 +37,7 @@ from ondol.errors import ModelError, StoreCorrupt
 from ondol.histories import History, HistoryCache
 from ondol.runner import Drive
 from ondol.stores import sqlite
-from ondol.testing import ManualClock, ScriptedModel, call
+from ondol.testing import ManualClock, ScriptedModel, call, error
 
 KIM = {"agent": "friend", "user": "kim"}
 
@@ -375,6 +375,35 @@ async def test_a_fork_does_not_remember_again_what_the_first_run_remembered(db: 
         fork = await rt.fork(run, at_step=2)
         await fork.result()
         assert await remembered(rt) == []
+
+
+@pytest.mark.both_stores
+async def test_a_fork_remembers_what_a_run_noted_that_did_not_complete(db: str) -> None:
+    answers = [[call("remember", fact="likes tea")], [call("remember", fact="is from Jeju")], error("rejected")]
+
+    def model(request: ModelRequest) -> Any:
+        return answers[request.step]
+
+    friend = Agent("friend", model=ScriptedModel(model), memory=Memory())
+    async with runtime(db, friend) as rt:
+        run = await rt.start(friend, "go", user="kim")
+        with pytest.raises(RunFailed):
+            await run.result()
+        again = await rt.fork(run, at_step=3)
+        with pytest.raises(RunFailed):
+            await again.result()
+        assert await remembered(rt) == []
+        answers[2:] = ["done"]
+        fork = await rt.fork(again, at_step=3)
+        await fork.result()
+        assert sorted(await remembered(rt)) == ["is from Jeju", "likes tea"]
+
+        (tea,) = [f for f in await rt.memory.ls(**KIM) if f.text == "likes tea"]
+        await rt.memory.edit(tea.id, "likes green tea", by="lee", **KIM)
+        await (await rt.fork(run, at_step=3)).result()  # nobody has kept what this one noted, but for the first fork
+        assert sorted(await remembered(rt)) == ["is from Jeju", "likes green tea"]
+        await (await rt.fork(fork, at_step=3)).result()
+        assert sorted(await remembered(rt)) == ["is from Jeju", "likes green tea"]
 
 
 @pytest.mark.both_stores

@@ -78,11 +78,13 @@ def change_memory(changes: Changes, run: str, at: int) -> Tx[None]:
 def remember(
     scope: Scope, new: NewFact, at: int, *, run: str | None, author: str = "", expires_at: int | None
 ) -> Tx[FactRow]:
-    """Keep a fact. The same one is kept once: then its time begins anew."""
+    """Keep a fact. The same one is kept once: then its time begins anew. One that is kept by now, and that a person
+    put into other words since, stays as it is."""
     hashed = fact_hash(new.text)
-    taken, same = yield [
+    taken, same, known = yield [
         ("space.take", scope.space.key | {"docs": 1}),
         ("fact.same", scope.key | {"hash": hashed}),
+        ("fact.get", scope.key | {"id": new.id, "now": -1}),
     ]
     space, doc = taken[0]
     if same and (kept := FactRow(*same[0])).space == space:
@@ -92,6 +94,9 @@ def remember(
             ("space.shrink", scope.space.key | {"docs": 1}),
         ]
         return kept._replace(updated_at=at, expires_at=expires_at, untrusted=kept.untrusted * new.untrusted)
+    if known:
+        yield [("space.shrink", scope.space.key | {"docs": 1})]
+        return FactRow(*known[0])
     body = values.dumps(values.encode(new.text))
     row = FactRow(
         space=space, doc=doc, id=new.id, **scope.key, body=body, sum=_sum(new.id, body), hash=hashed,

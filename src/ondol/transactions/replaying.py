@@ -189,6 +189,7 @@ def accept_fork(new: NewFork, at: int) -> Tx[Accepted]:
         pool=[list(r) for r in replay.recorded(family.members) if r.effect not in done]
         if new.effects == "reuse" else [],
         steers=shared.state.origin.steers if shared.state.origin is not None else 0,
+        remembers=shared.remembers,
     )  # fmt: skip
     until = of.base if of.base is not None else shared.history
     session, place = yield from _branch(new, of, until, at)
