@@ -1963,9 +1963,23 @@ MUTANTS = (
     Mutant(
         "watch: pieces of which the first were missed are told another way",
         "streams.py",
-        "        watch.missed = run in self._said\n",
-        "        watch.missed = False\n",
+        "        watch.missed = self._said[run][0] if run in self._said else None\n",
+        "        watch.missed = None\n",
         ("tests/promise/test_gaps.py",),
+    ),
+    Mutant(
+        "watch: no piece of an answer without its beginning, once it is over",
+        "streams.py",
+        "(after == seen and after != self.missed)",
+        "after == seen",
+        ("tests/promise/test_watching.py",),
+    ),
+    Mutant(
+        "watch: no piece of an answer without its beginning, by whoever was too slow",
+        "streams.py",
+        "if after != self.missed or event.type != DELTA:",
+        "if True:",
+        ("tests/promise/test_watching.py",),
     ),
     Mutant(
         "accept: what a run cannot be driven with does not keep it from being accepted",

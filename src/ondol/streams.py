@@ -27,7 +27,7 @@ class Watch:
         self._stored = False
         self._seen = 0  # the last entry that was read
         self.hurried = False  # nothing more is waited for: once all was read, that nothing happened is told at once
-        self.missed = True  # pieces of the answer in progress: it was not here, or too slow
+        self.missed: int | None = None  # the entry behind which it has not all pieces: it was not here, or too slow
 
     async def changed(self, within: float | None = None) -> bool | None:
         """Return when something may have happened since the last call: True if that may be stored. None if nothing
@@ -53,24 +53,29 @@ class Watch:
         self._wake.set()
 
     def before(self, seq: int) -> Iterator[Event]:
-        """What came before the entry ``seq``, for one who heard all of it."""
-        while self._passing and self._passing[0][0] < seq and not self.missed:
-            yield self._passing.popleft()[1]
+        """What came before the entry ``seq``."""
+        while self._passing and self._passing[0][0] < seq:
+            after, event = self._passing.popleft()
+            if after != self.missed or event.type != DELTA:
+                yield event
 
     def passing(self, seen: int) -> Iterator[Event]:
-        """What is not stored and follows the entry ``seen``. A delta that is late is part of the answer by now."""
+        """What is not stored and follows the entry ``seen``. A delta that is late is part of the answer by now, and a
+        part of one without its beginning is no use to anybody."""
         self._seen = seen
         while self._passing and self._passing[0][0] <= seen:
             after, event = self._passing.popleft()
-            if after == seen or event.type != DELTA:
+            if (after == seen and after != self.missed) or event.type != DELTA:
                 yield event
 
-    def skip(self, seen: int) -> None:
-        """The pieces of the answer that follows the entry ``seen`` were told another way."""
+    def told(self, seen: int) -> None:
+        """The pieces so far of the answer that follows the entry ``seen`` were told another way."""
+        self.missed = None
         self._passing = deque((p for p in self._passing if p[0] != seen or p[1].type != DELTA), _PASSING_LIMIT)
 
     def add(self, after: int, event: Event) -> None:
-        self.missed = self.missed or len(self._passing) == _PASSING_LIMIT
+        if len(self._passing) == _PASSING_LIMIT:
+            self.missed = self._passing[0][0]
         self._passing.append((after, event))
         self._stored |= after > self._seen  # what it follows was not read yet
         self._wake.set()
@@ -86,7 +91,7 @@ class Streams:
 
     def watch(self, run: str, wake: asyncio.Event | None = None) -> Watch:
         watch = Watch(wake)
-        watch.missed = run in self._said
+        watch.missed = self._said[run][0] if run in self._said else None
         self._watches[run].add(watch)
         return watch
 

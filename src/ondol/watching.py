@@ -73,11 +73,9 @@ async def watch(
                         yield piece
                     yield event
                 resting = told.state in at_rest
-            if watching.missed and not resting:
-                watching.missed = False
-                if (said := streams.said(run, told.folded)) is not None:
-                    watching.skip(told.folded)
-                    yield Event(type=SNAPSHOT, data=said, at=clock.now())
+            if watching.missed == told.folded and (said := streams.said(run, told.folded)) is not None:
+                watching.told(told.folded)
+                yield Event(type=SNAPSHOT, data=said, at=clock.now())
             for event in watching.passing(told.folded):
                 yield event
             if not resting:
@@ -167,12 +165,11 @@ async def watch_session(
                             yield InSession(replace(piece, data=piece.data | {"run": run}), None)
                         tail.seen = cursor(run, event.id)
                         yield InSession(event, _place(run, tails, newest))
-                if tail.watch.missed and tail.told.state == "running":
-                    tail.watch.missed = False
-                    if (said := streams.said(run, tail.told.folded)) is not None:
-                        tail.watch.skip(tail.told.folded)
-                        yield InSession(Event(type=SNAPSHOT, data=said | {"run": run}, at=clock.now()), None)
-                for event in tail.watch.passing(tail.told.folded):
+                folded = tail.told.folded
+                if tail.watch.missed == folded and (said := streams.said(run, folded)) is not None:
+                    tail.watch.told(folded)
+                    yield InSession(Event(type=SNAPSHOT, data=said | {"run": run}, at=clock.now()), None)
+                for event in tail.watch.passing(folded):
                     yield InSession(replace(event, data=event.data | {"run": run}), None)
                 if tail.told.is_over and run != newest:
                     streams.unwatch(run, tails.pop(run).watch)

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from ondol import Context, Run, tool
+from ondol import Context, Run, streams, tool
 from ondol.http.callers import Caller
 from ondol.http.drain import Drain
 from ondol.http.service import Service
 from ondol.stores import sqlite
 from ondol.testing import FaultPlan, barrier, call
+from ondol.watching import SessionPlace
 from promise.house import House, rest, turns
 
 STEPS = 30
@@ -111,6 +112,39 @@ async def test_whoever_starts_a_run_hears_each_piece_of_its_first_answer(house: 
     assert "message.snapshot" not in kinds
     assert "".join(e.data["text"] for e in told if e.type == "model.delta") == said
     assert kinds.index("model.started") < kinds.index("model.delta") < kinds.index("model.completed")
+
+
+@pytest.mark.parametrize("of_session", [False, True])
+@pytest.mark.parametrize("why", ["it came in the middle", "it was too slow"])
+async def test_no_piece_of_an_answer_is_told_to_who_missed_its_beginning_and_reads_on_when_it_is_over(
+    house: House, monkeypatch: pytest.MonkeyPatch, why: str, of_session: bool
+) -> None:
+    if why == "it was too slow":
+        monkeypatch.setattr(streams, "_PASSING_LIMIT", 2)
+    plan, piece = FaultPlan(), barrier()
+    plan.at("model.delta", nth=2 if why == "it came in the middle" else 1, fault=piece)
+    agent = house.agent(["an answer in three pieces", call("look", order="1")], "and another one")
+    async with house.life(agent, plan=plan) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        await piece.reached.wait()
+        stream = (
+            (one.event async for one in life.rt._watch_session("default", "s", SessionPlace({}), 0.0) if one)
+            if of_session
+            else run.events()
+        )
+        told = [await anext(stream)]
+        piece.go_on.set()
+        assert await rest(run) == "completed"
+        while told[-1].type != "run.completed":
+            told.append(await anext(stream))
+        await stream.aclose()
+    assert [e.data["text"] for e in told if e.type == "model.completed"] == [
+        "an answer in three pieces", "and another one",
+    ]  # fmt: skip
+    pieces = [(e.data["step"], e.data["text"]) for e in told if e.type == "model.delta"]
+    said = {step: "".join(text for of, text in pieces if of == step) for step, _ in pieces}
+    assert 1 not in said
+    assert said.get(2, "and another one") == "and another one"
 
 
 @pytest.mark.parametrize("begun", [False, True])
