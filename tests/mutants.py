@@ -1155,6 +1155,13 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "models: how a connection ends behind the last event of an answer is no matter",
+        "providers/sse.py",
+        "        if event.event in last:\n",
+        "        if False:\n",
+        ("tests/providers/test_contract.py::test_an_answer_with_its_last_word_is_whole_however_the_connection_ends",),
+    ),
+    Mutant(
         "notes: what the provider refused is not told word for word to each turn after",
         "context.py",
         "    lengths = (0,) if _are_refused(untold) else _SHOWN\n",

@@ -32,6 +32,7 @@ from providers.wires.script import (
     answers,
     breaks,
     fails,
+    send,
     wants_stream,
 )
 
@@ -461,6 +462,47 @@ async def test_an_answer_that_is_none_of_the_apis_counts_as_a_broken_connection(
     assert (error.kind, error.sent) == ("connection", True)
     assert model.name in str(error)
     assert server.requests == 1
+
+
+#: Those whose stream has a last word; the end of Google's is that of the connection.
+WITH_LAST_WORD = pytest.mark.parametrize("wire", WIRES[:3], ids=lambda wire: wire.name)
+
+
+@WITH_LAST_WORD
+@pytest.mark.parametrize(
+    "said", ["<html>log in</html>", '{"error": {"message": "log in"}}', '{"status_msg": "log in"}']
+)
+async def test_what_came_instead_of_a_stream_is_told(
+    server: LoopbackServer, wire: Wire, streamed: PydanticAIModel, said: str
+) -> None:
+    async def something_else(exchange: Exchange) -> None:
+        await exchange.open_stream()
+        await exchange.send_raw(f"{said} {exchange.headers.get('authorization') or exchange.headers['x-api-key']}")
+        await exchange.end_stream()
+
+    server.will(something_else)
+    error = await failure(streamed)
+    assert error.kind == "connection"
+    assert said in str(error)
+    assert KEY not in str(error)
+
+
+@WITH_LAST_WORD
+@pytest.mark.parametrize("stays", [True, False], ids=["stays open", "breaks"])
+async def test_an_answer_with_its_last_word_is_whole_however_the_connection_ends(
+    server: LoopbackServer, wire: Wire, streamed: PydanticAIModel, stays: bool
+) -> None:
+    async def never_ends(exchange: Exchange) -> None:
+        await exchange.open_stream()
+        await send(exchange, wire.frames([Say(("whole",))], "end", Spent()))
+        if stays:
+            await exchange.gone.wait()
+
+    server.will(never_ends)
+    *_, answer = await outputs(streamed)
+    assert isinstance(answer, Answer)
+    assert [part.text for part in answer.parts if isinstance(part, Text)] == ["whole"]
+    assert answer.output_tokens == 7
 
 
 async def test_a_request_that_is_too_large_overflows(

@@ -67,11 +67,11 @@ def url(server: LoopbackServer) -> str:
     return f"http://{server.host}/v1"
 
 
-def at(url: str, monkeypatch: pytest.MonkeyPatch, timeout: float = PATIENCE) -> PydanticAIModel:
+def at(url: str, monkeypatch: pytest.MonkeyPatch, timeout: float = PATIENCE, *, stream: bool = True) -> PydanticAIModel:
     monkeypatch.setenv("OPENAI_BASE_URL", url)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    return openai_chat("gpt-5.2", timeout=timeout)
+    return openai_chat("gpt-5.2", timeout=timeout, stream=stream)
 
 
 async def load(attachment: Attachment) -> bytes:
@@ -786,6 +786,17 @@ async def test_a_failure_has_its_kind_and_is_never_retried_unseen(
     assert error.sent
     assert str(error).startswith("openai:gpt-5.2")
     assert server.requests == 1
+
+
+@pytest.mark.parametrize("body", [{"error": {"message": "log in"}}, {"base_resp": {"status_msg": "log in"}}])
+async def test_an_error_that_has_the_status_of_an_answer_is_told(
+    server: LoopbackServer, monkeypatch: pytest.MonkeyPatch, body: dict[str, Any]
+) -> None:
+    server.will(answers_with(200, body))
+    async with contextlib.aclosing(at(url(server), monkeypatch, stream=False)) as model:
+        error = await failure(model)
+    assert error.kind == "connection"
+    assert "log in" in str(error)
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
+from ondol.providers import sse
 from ondol.providers.access import NO_KEY, need, read
 from ondol.providers.pydantic_ai import CONNECT_SECONDS, SILENCE_SECONDS, Opened, PydanticAIModel
 
@@ -34,6 +36,9 @@ def anthropic_messages(model_name: str, *, timeout: float = SILENCE_SECONDS, str
         from pydantic_ai.providers.anthropic import AnthropicProvider
 
         class Decoder(SSEDecoder):
+            def aiter_bytes(self, iterator: AsyncIterator[bytes]) -> AsyncIterator[ServerSentEvent]:
+                return sse.of_answer(super().aiter_bytes, iterator, {"message_stop"})
+
             def decode(self, line: str) -> ServerSentEvent | None:
                 event = super().decode(line)
                 if event is None or event.event not in ("message_start", "message_delta"):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ondol.messages import parse_arguments
+from ondol.providers import sse
 from ondol.providers.access import NO_KEY, Access, need, read
 from ondol.providers.learned import Learned
 from ondol.providers.pydantic_ai import CONNECT_SECONDS, SILENCE_SECONDS, Opened, PydanticAIModel
@@ -24,6 +26,10 @@ _RESPONSES_TAKES = _IMAGES | {
     _OFFICE + "spreadsheetml.sheet",
     _OFFICE + "presentationml.presentation",
 }
+
+
+#: Of the Responses API. The client itself knows how the other one ends.
+_LAST = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
 @dataclass(slots=True)
@@ -111,6 +117,11 @@ def openai_chat(model_name: str, *, timeout: float = SILENCE_SECONDS, stream: bo
                     said["content"] = ""
                 return said
 
+            def _validate_completion(self, response: Any) -> Any:
+                if not response.choices:
+                    raise sse.NoEvents(response.to_json(indent=None))
+                return super()._validate_completion(response)
+
             @property
             def _streamed_response_cls(self) -> type[OpenAIStreamedResponse]:
                 return EachCall
@@ -161,9 +172,12 @@ def _access() -> Access:
 
 def _client(access: Access, timeout: float) -> AsyncOpenAI:
     from openai import AsyncOpenAI, Timeout
-    from openai._streaming import SSEDecoder
+    from openai._streaming import ServerSentEvent, SSEDecoder
 
     class Decoder(SSEDecoder):
+        def aiter_bytes(self, iterator: AsyncIterator[bytes]) -> AsyncIterator[ServerSentEvent]:
+            return sse.of_answer(super().aiter_bytes, iterator, _LAST)
+
         def decode(self, line: str) -> Any:
             event = super().decode(line.removeprefix("\ufeff"))
             return event if event is not None and event.data else None  # without any it only keeps the line open
