@@ -2129,6 +2129,13 @@ MUTANTS = (
         ("tests/promise/test_memory.py::test_a_fork_remembers_what_a_run_noted_that_did_not_complete",),
     ),
     Mutant(
+        "replay: no call is changed into one that was made before",
+        "transactions/deciding.py",
+        "    if decision.arguments is not None:\n",
+        "    if False:\n",
+        ("tests/promise/test_replay.py::test_no_call_is_changed_into_one_that_was_made_before",),
+    ),
+    Mutant(
         "restore: of a run that a person ends, what it may have done is unknown",
         "transactions/ending.py",
         "    doubted = yield from _doubted(run, calls)\n",

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from kit import results
 
-from ondol import By, Context, NotFound, OperationMismatch, ReplayUnsafe, Run, RunFailed, Runtime, tool
+from ondol import By, Context, InvalidInput, NotFound, OperationMismatch, ReplayUnsafe, Run, RunFailed, Runtime, tool
 from ondol.testing import FaultPlan, barrier, call, error
 from promise.house import HELLO, House, letter, notes, rest, states, the_ask, wire
 
@@ -295,6 +295,24 @@ async def test_any_other_write_asks_a_person_whatever_its_tool_says(house: House
         await asks[1].deny(by="lee", reason="paid before")
         assert await rest(again) == "completed"
         assert (house.count("letter"), house.count("refund")) == (2, 0)
+
+
+@pytest.mark.parametrize("how", ["replay", "fork"])
+async def test_no_call_is_changed_into_one_that_was_made_before(house: House, how: str) -> None:
+    async with house.life(house.agent()) as life:
+        first = await ends(life, house, [WIRE])
+        await (await the_ask(first)).approve(by="lee")
+        assert await rest(first) == "failed"  # it has no second answer
+        house.answers("go", [call("wire", to="ana"), call("wire", to="mia")], "done")
+        again = await (life.rt.replay(first, force=LEE) if how == "replay" else life.rt.fork(first, at_step=1))
+        assert await rest(again) == "waiting"
+        ana, mia = await again.asks()
+        with pytest.raises(InvalidInput, match=f"succeeded before .*, and run {again.id} does not make it again"):
+            await ana.approve(by="lee", arguments={"to": "kim"})
+        await ana.approve(by="lee", arguments={"to": "eva"})
+        await mia.deny(by="lee")
+        assert await rest(again) == "completed"
+    assert [line.arguments["to"] for line in house.ledger] == ["kim", "eva"]
 
 
 async def test_what_was_approved_in_a_replay_asks_again_when_its_tool_changed(house: House) -> None:

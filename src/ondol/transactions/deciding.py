@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+from collections.abc import Mapping
+from typing import Any, NamedTuple, cast
 
-from ondol import checksums, events, lifecycle, schemas, values
+from ondol import checksums, events, journal, lifecycle, replay, schemas, values
 from ondol.budget import overflow_problem
 from ondol.errors import AlreadyDecided, AskClosed, EndCode, InvalidInput, NotFound
 from ondol.records import AskRow, RunRow
@@ -61,6 +62,8 @@ def decide(
         raise AlreadyDecided(f"ask {ask_id} was decided before: {stored.kind!r} by {ask.decided_by}")
     if decision.kind != "expire" and ask.expires_at is not None and at >= ask.expires_at and not paused:
         raise AlreadyDecided(f"ask {ask_id} has expired: nobody decided it in time")
+    if decision.arguments is not None:
+        yield from _not_done_before(run, ask, decision.arguments)
     text = decision.dumps()
     (marked,) = yield [("ask.decide", {
         "tenant": tenant, "id": ask_id, "state": "expired" if decision.kind == "expire" else "decided",
@@ -103,6 +106,21 @@ def decide(
             run = yield from touch(run, at, entries, [*writes, news])
         wake = run.state == "queued"
     return Decided(ask, run, wake, first=True, next_run=following)
+
+
+def _not_done_before(run: RunRow, ask: AskRow, arguments: Mapping[str, Any]) -> Tx[None]:
+    """Other arguments for a call of a replay or a fork: those of a recorded success, that nobody got yet, would do that
+    again. Raises InvalidInput."""
+    if run.replay_of is None:
+        return
+    (rows,) = yield [("entry.list", {"tenant": run.tenant, "run": run.id, "after": 0})]
+    state = journal.fold(journal.loads(run.id, *row) for row in rows)
+    ruling = replay.rule(state, ask.tool or "", values.digest(values.encode(arguments)), taken=frozenset())
+    if isinstance(ruling, replay.Reuse):
+        raise InvalidInput(
+            f"an equal call of {ask.tool} succeeded before ({ruling.effect}), and run {run.id} does not make it again: "
+            "deny this one, or approve it with other arguments"
+        )
 
 
 def _meaning(ask: AskRow, decision: Decision, ended: bool, at: int) -> Tx[tuple[list[events.Entry], list[Statement]]]:
