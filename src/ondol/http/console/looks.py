@@ -6,7 +6,7 @@ import re
 import secrets
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -54,29 +54,35 @@ class Waiting:
     more: str = ""  # "+" where nobody counted further
 
 
+@cache
+def _templates() -> Environment:
+    """Each is compiled once in a process."""
+    from ondol import __version__
+
+    env = Environment(
+        loader=PackageLoader("ondol.http.console"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True, finalize=shown.finalized,
+    )  # fmt: skip
+    env.filters |= {
+        "look": shown.look, "said": shown.said, "kept": shown.kept, "pretty": shown.pretty, "plain": shown.plain,
+        "exact": exact, "lines": shown.lines, "lasted": shown.lasted, "number": shown.number, "size": shown.size,
+        "short": short, "encoded": values.encode,
+    }  # fmt: skip
+    env.globals |= {
+        "called": called, "version": __version__, "money": shown.money, "options": shown.options,
+        "new_key": lambda: secrets.token_hex(8),
+    }  # fmt: skip
+    return env
+
+
 class Looks:
     """Renders pages over one ``Service``."""
 
     def __init__(self, service: Service) -> None:
-        from ondol import __version__
-
         self.service = service
         file = getattr(service.rt._store, "path", None)
         self.file = file if isinstance(file, Path) else None
         self.command = shown.Commands(self.file)
-        self.env = Environment(
-            loader=PackageLoader("ondol.http.console"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-            lstrip_blocks=True, finalize=shown.finalized,
-        )  # fmt: skip
-        self.env.filters |= {
-            "look": shown.look, "said": shown.said, "kept": shown.kept, "pretty": shown.pretty, "plain": shown.plain,
-            "exact": exact, "lines": shown.lines, "lasted": shown.lasted, "number": shown.number, "size": shown.size,
-            "short": short, "encoded": values.encode,
-        }  # fmt: skip
-        self.env.globals |= {
-            "called": called, "command": self.command, "version": __version__, "money": shown.money,
-            "options": shown.options, "new_key": lambda: secrets.token_hex(8),
-        }  # fmt: skip
 
     async def page(
         self, request: Request, template: str, *, status: int = 200, caller: Caller | None = None, **context: Any
@@ -85,8 +91,9 @@ class Looks:
         now = self.service.rt.clock.now()
         own_zone = self.service.rt.time_zone
         theme = request.cookies.get(THEME_COOKIE, "auto")
-        text = self.env.get_template(template).render(
-            me=caller, root=root, theme=theme if theme in THEMES else "auto", now=now, own_zone=own_zone,
+        text = _templates().get_template(template).render(
+            me=caller, root=root, command=self.command, theme=theme if theme in THEMES else "auto", now=now,
+            own_zone=own_zone,
             here=_here(request) if request.method == "GET" else "/",
             href=lambda path, *parts, **q: root + shown.address(path, *parts, **q),
             time=lambda at, zone=None: shown.moment(at, zone or own_zone, now),
