@@ -18,7 +18,6 @@ from datetime import date
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TypeVar
-from urllib.parse import quote
 
 import httpx
 
@@ -53,7 +52,7 @@ from ondol.from_bodies import (
 )
 from ondol.handles import ENDED, Ahead, Ask, Effect, Lineage, Run, RunResult, Session, SessionMessage
 from ondol.http.problems import raised
-from ondol.ids import DEFAULT_TENANT
+from ondol.ids import DEFAULT_TENANT, in_address
 from ondol.records import RunRow
 from ondol.remote_memory import RemoteMemory
 from ondol.replay import By, ReplayVerdict
@@ -188,7 +187,7 @@ class AsyncClient:
     # --- runs ---------------------------------------------------------------------------------------------------
 
     async def get_run(self, run: str, *, tenant: str = DEFAULT_TENANT) -> Run:
-        return run_of(self._here, await self._get(f"runs/{_path(run)}"))
+        return run_of(self._here, await self._get(f"runs/{in_address(run)}"))
 
     async def runs(
         self, *, session: str | None = None, user: str | None = None, state: str | None = None,
@@ -198,11 +197,11 @@ class AsyncClient:
         return [run_of(self._here, b) for b in await self._list("runs", wanted, limit)]
 
     async def context(self, run: str, step: int | None = None, *, tenant: str = DEFAULT_TENANT) -> SeenContext:
-        body = await self._get(f"runs/{_path(run)}/context", {"step": step})
+        body = await self._get(f"runs/{in_address(run)}/context", {"step": step})
         return context_of(body)
 
     async def export_run(self, run: str, *, tenant: str = DEFAULT_TENANT, **_: Any) -> str:
-        return (await self._send("GET", f"export/runs/{_path(run)}")).text
+        return (await self._send("GET", f"export/runs/{in_address(run)}")).text
 
     async def waits_for_driver(self, run: Run) -> str | None:
         return None  # the server drives
@@ -219,7 +218,7 @@ class AsyncClient:
         return [ask_of(self._here, b) for b in await self._list("asks", wanted, limit)]
 
     async def get_ask(self, ask: str, *, tenant: str = DEFAULT_TENANT) -> Ask:
-        return ask_of(self._here, await self._get(f"asks/{_path(ask)}"))
+        return ask_of(self._here, await self._get(f"asks/{in_address(ask)}"))
 
     async def decide(self, ask: Ask, decision: Decision, *, by: str | None = None) -> Ask:
         """As ``Runtime.decide``: it counts for the arguments of ``ask`` as it is in hand."""
@@ -240,7 +239,7 @@ class AsyncClient:
         return [effect_of(b) for b in await self._list("effects", wanted, most)]
 
     async def get_effect(self, effect: str, *, tenant: str = DEFAULT_TENANT) -> Effect:
-        return effect_of(await self._get(f"effects/{_path(effect)}"))
+        return effect_of(await self._get(f"effects/{in_address(effect)}"))
 
     async def unknown_ask(self, effect: str, *, tenant: str = DEFAULT_TENANT) -> Ask:
         """As ``Runtime.unknown_ask``."""
@@ -284,7 +283,7 @@ class AsyncClient:
         self, message: str, *, by: str | None = None, tenant: str = DEFAULT_TENANT
     ) -> OutboxMessage:
         """As ``Runtime.deliver_again``."""
-        return outbox_message_of((await self._send("POST", f"outbox/{_path(message)}/retry", {"by": by})).json())
+        return outbox_message_of((await self._send("POST", f"outbox/{in_address(message)}/retry", {"by": by})).json())
 
     async def agents(self) -> list[dict[str, Any]]:
         """What the agents of the server are: name, model, instructions, tools."""
@@ -294,7 +293,7 @@ class AsyncClient:
     # --- sessions -----------------------------------------------------------------------------------------------
 
     async def get_session(self, session: str, *, tenant: str = DEFAULT_TENANT) -> Session:
-        return session_of(self._here, await self._get(f"sessions/{_path(session)}"))
+        return session_of(self._here, await self._get(f"sessions/{in_address(session)}"))
 
     async def sessions(
         self, *, user: str | None = None, after: str | None = None, limit: int = 100, tenant: str = DEFAULT_TENANT
@@ -309,7 +308,7 @@ class AsyncClient:
         """As ``Runtime.write_session``, of a session that exists."""
         body = {"state": state and values.encode_object(state), "title": title, "time_zone": time_zone}
         match = {"if-match": "*" if expected_revision is None else f'"{expected_revision}"'}
-        answer = await self._send("PATCH", f"sessions/{_path(session)}", body, match, safe=False)
+        answer = await self._send("PATCH", f"sessions/{in_address(session)}", body, match, safe=False)
         return session_of(self._here, answer.json())
 
     async def delete_session(
@@ -318,7 +317,7 @@ class AsyncClient:
     ) -> None:  # fmt: skip
         match = {"if-match": "*" if expected_revision is None else f'"{expected_revision}"'}
         options = ({"cancel": "true"} if cancel else {}) | ({"by": by} if by else {})
-        await self._send("DELETE", f"sessions/{_path(session)}", None, match, options, safe=False)
+        await self._send("DELETE", f"sessions/{in_address(session)}", None, match, options, safe=False)
 
     async def compact_session(
         self, session: str, *, keep: int = 3, preview: bool = False, model_free: bool = False,
@@ -331,7 +330,7 @@ class AsyncClient:
             "by": by,
         }  # fmt: skip
         answer = await self._send(
-            "POST", f"sessions/{_path(session)}/compact", body, _if_match(expected_revision), safe=preview,
+            "POST", f"sessions/{in_address(session)}/compact", body, _if_match(expected_revision), safe=preview,
             patience=None if preview or model_free else _SUMMARY,
         )  # fmt: skip
         return compaction_of(answer.json())
@@ -342,7 +341,7 @@ class AsyncClient:
     ) -> Session:  # fmt: skip
         """As ``Runtime.pin``."""
         body, match = {"text": text, "by": by}, _if_match(expected_revision)
-        where = f"sessions/{_path(session)}/pins"
+        where = f"sessions/{in_address(session)}/pins"
         return session_of(self._here, (await self._send("POST", where, body, match, safe=not match)).json())
 
     async def unpin(
@@ -350,14 +349,14 @@ class AsyncClient:
         tenant: str = DEFAULT_TENANT,
     ) -> Session:  # fmt: skip
         """As ``Runtime.unpin``."""
-        where, match = f"sessions/{_path(session)}/pins/{_path(pin)}", _if_match(expected_revision)
+        where, match = f"sessions/{in_address(session)}/pins/{in_address(pin)}", _if_match(expected_revision)
         answer = await self._send("DELETE", where, None, match, {"by": by} if by else None, safe=False)
         return session_of(self._here, answer.json())
 
     # --- what handles ask for -----------------------------------------------------------------------------------
 
     async def _run_row(self, tenant: str, run: str) -> RunRow:
-        return run_row(await self._get(f"runs/{_path(run)}"))
+        return run_row(await self._get(f"runs/{in_address(run)}"))
 
     async def _ahead(self, row: RunRow) -> Ahead | None:
         return None
@@ -368,7 +367,7 @@ class AsyncClient:
             if row.state in at_rest and row.state != "completed":
                 return row
             wait = 0 if row.state == "completed" else _WAIT
-            answer = await self._send("GET", f"runs/{_path(row.id)}/result", params={"wait": wait})
+            answer = await self._send("GET", f"runs/{in_address(row.id)}/result", params={"wait": wait})
             body = answer.json()
             if body["state"] == "completed" and body["id"] == row.id:
                 return (await self._run_row(row.tenant, row.id))._replace(reply=answer.text)
@@ -380,7 +379,7 @@ class AsyncClient:
             headers = {"accept": "text/event-stream", **({"last-event-id": after} if after else {})}
             try:
                 async with self._open.stream(
-                    "GET", f"runs/{_path(run)}/events", headers=headers, params=options
+                    "GET", f"runs/{in_address(run)}/events", headers=headers, params=options
                 ) as response:
                     if response.status_code == 204:
                         return
@@ -405,11 +404,11 @@ class AsyncClient:
             # What ended may go on behind the last event: the server says (204) when nothing follows.
 
     async def _session_messages(self, tenant: str, session: str, after: int, limit: int) -> list[SessionMessage]:
-        found = await self._list(f"sessions/{_path(session)}/messages", {"after": str(after)}, limit)
+        found = await self._list(f"sessions/{in_address(session)}/messages", {"after": str(after)}, limit)
         return [SessionMessage(m["seq"], m["run"], message_of(m["message"])) for m in found]
 
     async def _lineage(self, row: RunRow) -> Lineage:
-        body = await self._get(f"runs/{_path(row.id)}/lineage")
+        body = await self._get(f"runs/{in_address(row.id)}/lineage")
         get = self.get_run
         return Lineage(
             origin=None if body["origin"] is None else await get(body["origin"]),
@@ -421,7 +420,7 @@ class AsyncClient:
         return {ordinal: values.dumps(body) for ordinal, body in enumerate(found["messages"], 1)}
 
     async def _scratchpad(self, tenant: str, run: str) -> dict[str, Any]:
-        body: dict[str, Any] = await self._get(f"runs/{_path(run)}/state")
+        body: dict[str, Any] = await self._get(f"runs/{in_address(run)}/state")
         return body
 
     # --- one request --------------------------------------------------------------------------------------------
@@ -487,11 +486,7 @@ class AsyncClient:
 
 
 def _id(run: Run | str) -> str:
-    return _path(run.id if isinstance(run, Run) else run)
-
-
-def _path(id: str) -> str:
-    return quote(id, safe="")
+    return in_address(run.id if isinstance(run, Run) else run)
 
 
 def _key(operation_id: str | None) -> str:

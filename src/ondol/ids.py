@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Collection
 from datetime import datetime
 from typing import NewType
+from urllib.parse import quote
 
 from ondol import values
 from ondol.errors import InvalidInput, NotFound
@@ -175,3 +176,15 @@ def checked_id(kind: str, value: str) -> str:
     if _UNFIT.search(value):
         raise InvalidInput(f"{kind} {value!r} has a control character or broken Unicode in it: remove it")
     return value
+
+
+def in_address(id: str) -> str:
+    """An id, or a name, as one part of an address.
+
+    Raises:
+        InvalidInput: no address can hold it. What sends a request takes ``.`` and ``..`` for the folder, however they
+        are written: to erase the fact ``.`` would erase the memory that it is in.
+    """
+    if checked_id("an id", id) in (".", ".."):
+        raise InvalidInput(f"{id!r} would be another address, so no server can be asked for it: give an id")
+    return quote(id, safe="")

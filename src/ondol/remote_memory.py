@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote
 
 from ondol.errors import InvalidInput
 from ondol.facts import Fact, MemoryScope
 from ondol.from_bodies import fact_of
-from ondol.ids import DEFAULT_TENANT
+from ondol.ids import DEFAULT_TENANT, in_address
 
 if TYPE_CHECKING:
     from ondol.agent import Agent
@@ -147,10 +146,10 @@ class BlockingMemory:
 
 
 def _memory(agent: Agent | str, *fact: str) -> str:
-    name = agent if isinstance(agent, str) else agent.name
-    if not name or "" in fact:
+    name = getattr(agent, "name", agent)
+    if name == "":
         raise InvalidInput("a memory belongs to an agent and a user: name the agent (agent=...)")
-    return "/".join(["memory", *(quote(part, safe="") for part in (name, *fact))])
+    return "/".join(["memory", *map(in_address, (name, *fact))])
 
 
 def _given(**named: str | None) -> dict[str, str]:

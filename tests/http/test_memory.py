@@ -62,6 +62,24 @@ async def test_a_program_elsewhere_looks_into_corrects_and_erases_a_memory(http:
                 await memory.ls(**nobody)
 
 
+@pytest.mark.parametrize("id", [".", "..", "", "\ud800"])
+async def test_what_would_be_another_address_erases_nothing(http: Door, tmp_path: Path, id: str) -> None:
+    async with AsyncClient(http.url) as there:
+        memory = there.memory
+        made = await memory.add("drinks green tea", **KIM)
+        session = await there.get_session((await there.run("other", "hello", session="s", user="kim")).session)
+        for erasing in (memory.rm(id, **KIM), memory.erase(agent=id, user="kim"), memory.edit(id, "coffee", **KIM),
+                        session.unpin(id, expected_revision=session.revision), there.delete_session(id)):  # fmt: skip
+            with pytest.raises(InvalidInput):
+                await erasing
+        assert await memory.ls(**KIM) == [made]
+        assert (await session.refresh()).revision == 1
+    if id == ".":
+        rm = ("memory", "rm", id, "--agent", AGENT, "--user", "kim")
+        done = await asyncio.to_thread(ondol, "--url", http.url, *rm, cwd=tmp_path)
+        assert (done.code, "'.' would be another address" in done.err) == (2, True), done
+
+
 async def test_a_fact_that_is_added_is_kept_as_long_as_its_agent_keeps_facts(db: str) -> None:
     keeps = rememberer("keeps", memory=Memory(keep=timedelta(days=90)))
     async with Runtime(db, agents=[keeps]) as rt, door(rt) as opened, AsyncClient(opened.url) as there:
