@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeVar
 
 import httpx
 
-from ondol import clock, files, ids, values
+from ondol import clock, files, ids, telling, values
 from ondol.attaching import Attached, File
 from ondol.compacting import Compaction
 from ondol.deliveries import OutboxMessage
@@ -50,7 +50,7 @@ from ondol.from_bodies import (
     usage_line_of,
     verdict_of,
 )
-from ondol.handles import ENDED, Ahead, Ask, Effect, Lineage, Run, RunResult, Session, SessionMessage
+from ondol.handles import ENDED, Ahead, Ask, Effect, Lineage, Run, RunResult, Session, SessionMessage, encode_given
 from ondol.http.problems import raised
 from ondol.ids import DEFAULT_TENANT, in_address
 from ondol.records import RunRow
@@ -127,9 +127,11 @@ class AsyncClient:
         trigger: Trigger = "api", tenant: str = DEFAULT_TENANT,
     ) -> Run:  # fmt: skip
         """As ``Runtime.start``. Without an ``operation_id`` one is made, so that a lost answer makes no second run."""
+        if not isinstance(attachments, Sequence) or isinstance(attachments, str | bytes):
+            raise InvalidInput("attachments must be a list of paths or bytes")
         body = {
             "agent": getattr(agent, "name", agent), "input": input, "session": session, "user": user,
-            "if_busy": if_busy, "time_zone": time_zone, "metadata": metadata and values.encode_object(metadata),
+            "if_busy": if_busy, "time_zone": time_zone, "metadata": _object("metadata", metadata),
             "trigger": None if trigger == "api" else trigger,
             "attachments": [await asyncio.to_thread(_attached, a) for a in attachments],
         }  # fmt: skip
@@ -150,6 +152,8 @@ class AsyncClient:
     ) -> Run | ReplayVerdict:  # fmt: skip
         """As ``Runtime.replay``."""
         where = f"runs/{_id(run)}/replay"
+        if force is not None and not isinstance(force, By):
+            raise InvalidInput(f"force={force!r}: say force=By(name, why)")
         if dry_run:
             return verdict_of((await self._send("POST", where, None, {}, {"dry_run": "true"})).json())
         body = {
@@ -224,7 +228,7 @@ class AsyncClient:
         """As ``Runtime.decide``: it counts for the arguments of ``ask`` as it is in hand."""
         body = {
             "decision": decision.kind, "reason": decision.reason, "evidence": decision.evidence, "by": by,
-            "arguments": decision.arguments and values.encode_object(decision.arguments), "value": decision.value,
+            "arguments": _object("arguments", decision.arguments), "value": decision.value,
             "result": decision.result,
         }  # fmt: skip
         answer = await self._send("POST", f"asks/{ask.id}/decision", body, {"if-match": f'"{ask.arguments_hash}"'})
@@ -268,6 +272,9 @@ class AsyncClient:
         """
         if prices is not None:
             raise InvalidInput("what tokens cost is the server's to say: leave prices out, or give it to its runtime")
+        for at in (since, until):
+            if at is not None and not isinstance(at, date):
+                raise InvalidInput(f"{at!r} is no instant: give a date or a datetime")
         first, end = (None if at is None else at.isoformat() for at in (since, until))
         wanted = {"by": by, "since": first, "until": end, "time_zone": time_zone}
         return [usage_line_of(b) for b in (await self._get("usage", wanted))["items"]]
@@ -306,8 +313,8 @@ class AsyncClient:
         time_zone: str | None = None, expected_revision: int | None = None, tenant: str = DEFAULT_TENANT,
     ) -> Session:  # fmt: skip
         """As ``Runtime.write_session``, of a session that exists."""
-        body = {"state": state and values.encode_object(state), "title": title, "time_zone": time_zone}
-        match = {"if-match": "*" if expected_revision is None else f'"{expected_revision}"'}
+        body = {"state": _object("state", state), "title": title, "time_zone": time_zone}
+        match = _if_match(expected_revision) or {"if-match": "*"}
         answer = await self._send("PATCH", f"sessions/{in_address(session)}", body, match, safe=False)
         return session_of(self._here, answer.json())
 
@@ -315,7 +322,7 @@ class AsyncClient:
         self, session: str, *, expected_revision: int | None = None, cancel: bool = False, by: str | None = None,
         tenant: str = DEFAULT_TENANT,
     ) -> None:  # fmt: skip
-        match = {"if-match": "*" if expected_revision is None else f'"{expected_revision}"'}
+        match = _if_match(expected_revision) or {"if-match": "*"}
         options = ({"cancel": "true"} if cancel else {}) | ({"by": by} if by else {})
         await self._send("DELETE", f"sessions/{in_address(session)}", None, match, options, safe=False)
 
@@ -373,6 +380,7 @@ class AsyncClient:
                 return (await self._run_row(row.tenant, row.id))._replace(reply=answer.text)
 
     async def _events(self, tenant: str, run: str, after: str | None, at_rest: frozenset[str]) -> AsyncIterator[Event]:
+        telling.cursor(run, after)
         options = {"through_asks": "true"} if at_rest == ENDED else {}
         failures = 0
         while True:
@@ -431,6 +439,7 @@ class AsyncClient:
 
     async def _list(self, path: str, params: Mapping[str, str | None], limit: int) -> list[Any]:
         """As many as are wanted, page by page."""
+        ids.checked_limit(limit)
         found: list[Any] = []
         cursor = "before" if path == "runs" else "after"
         wanted: dict[str, Any] = {k: v for k, v in params.items() if v is not None}
@@ -449,13 +458,16 @@ class AsyncClient:
         """One request, sent again where that is safe and of use. ``patience``: seconds that its answer may take, where
         it is not a usual one. Raises the error that its problem is."""
         waits: Any = httpx.USE_CLIENT_DEFAULT if patience is None else httpx.Timeout(self._timeout, read=patience)
-        given = None if body is None else {k: v for k, v in body.items() if v is not None}
+        given = None if body is None else _written({k: v for k, v in body.items() if v is not None})
+        kind = {} if given is None else {"content-type": "application/json"}
         for attempt in range(_TRIES):
             last = attempt == _TRIES - 1
             try:
                 answer = await self._open.request(
-                    method, path, json=given, headers=headers, params=params, timeout=waits
+                    method, path, content=given, headers={**kind, **(headers or {})}, params=params, timeout=waits
                 )
+            except UnicodeError as error:
+                raise InvalidInput(f"an address cannot hold this ({error}): leave out what is no text") from error
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:  # it never left
                 if last:
                     raise _unreachable(self.url, error) from error
@@ -490,16 +502,36 @@ def _id(run: Run | str) -> str:
 
 
 def _key(operation_id: str | None) -> str:
-    given = _in_header("operation_id", operation_id or ids.new_operation_id(clock.SystemClock().now()))
+    made = ids.new_operation_id(clock.SystemClock().now()) if operation_id is None else operation_id
+    given = ids.checked_id("operation_id", _in_header("operation_id", made))
     return '"' + given.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _in_header(kind: str, value: str) -> str:
     """Raises InvalidInput for what no header can hold."""
-    if not (value.isascii() and value.isprintable()):
+    if not (isinstance(value, str) and value.isascii() and value.isprintable()):
         shown = repr(value) if kind == "operation_id" else "it"
         raise InvalidInput(f"{kind} goes to a server in a header, which takes letters of ASCII only: change {shown}")
     return value
+
+
+def _object(what: str, given: Mapping[str, Any] | None) -> Any:
+    """Raises InvalidInput for what is no object, or holds what has no JSON form."""
+    if given is None:
+        return None
+    if not isinstance(given, Mapping):
+        raise InvalidInput(f"{what} must be a mapping, got {type(given).__name__}")
+    return encode_given(what, given, values.encode_object)
+
+
+def _written(body: dict[str, Any]) -> bytes:
+    """Raises InvalidInput for what has no JSON form."""
+    try:
+        return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    except UnicodeEncodeError:  # half an emoji, as in a text that was cut: JSON can spell it
+        return json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"a server is sent JSON, and this is none ({error}): give texts and numbers") from error
 
 
 def _if_match(revision: int | None) -> dict[str, str]:

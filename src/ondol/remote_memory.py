@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ondol.errors import InvalidInput
 from ondol.facts import Fact, MemoryScope
 from ondol.from_bodies import fact_of
-from ondol.ids import DEFAULT_TENANT, in_address
+from ondol.ids import DEFAULT_TENANT, checked_limit, in_address
 
 if TYPE_CHECKING:
     from ondol.agent import Agent
@@ -39,6 +39,7 @@ class RemoteMemory:
     ) -> list[Fact]:  # fmt: skip
         """As ``rt.memory.ls``."""
         found: list[Fact] = []
+        checked_limit(limit)
         while len(found) < limit:
             page, before = await self._page(agent, user, before, min(limit - len(found), 1000))
             found += page
@@ -146,7 +147,7 @@ class BlockingMemory:
 
 
 def _memory(agent: Agent | str, *fact: str) -> str:
-    name = getattr(agent, "name", agent)
+    name: Any = getattr(agent, "name", agent)
     if name == "":
         raise InvalidInput("a memory belongs to an agent and a user: name the agent (agent=...)")
     return "/".join(["memory", *map(in_address, (name, *fact))])

@@ -42,7 +42,16 @@ from ondol import (
 )
 from ondol.blocking import BlockingAsk, BlockingRun, BlockingSession, _Loop
 from ondol.cli.surface import Cli, Options
-from ondol.errors import Forbidden, InvalidInput, NotOpen, QueueFull, RevisionConflict, SessionBusy, Unreachable
+from ondol.errors import (
+    Forbidden,
+    InvalidInput,
+    NotOpen,
+    QueueFull,
+    RevisionConflict,
+    SessionBusy,
+    Unreachable,
+    WrongCursor,
+)
 from ondol.http.guard import Admission
 from ondol.testing import ScriptedModel, call, error
 from ondol.transactions import Decision
@@ -271,6 +280,40 @@ async def test_what_no_header_can_hold_is_told_before_anything_is_sent(there: As
     with pytest.raises(InvalidInput, match=r"^the token goes to a server in a header, .*: change it$"):
         AsyncClient(http.url, token="비밀")
     assert await http.app.runtime.runs() == []
+
+
+@pytest.mark.parametrize("far", [False, True])
+async def test_what_cannot_be_used_is_refused_and_half_an_emoji_is_not(http: Door, far: bool) -> None:
+    """From afar as in the process."""
+    anything: Any = 5
+    no_json: Any = {"a": object()}
+    async with AsyncClient(http.url) as client:
+        rt: Any = client if far else http.app.runtime
+        run = await rt.start("payer", "pay", user="kim", operation_id="op", metadata={"said": "\ud83d"})
+        assert run.metadata == {"said": "\ud83d"}
+        seen = [e.id async for e in run.events(after=f"{run.id}/1") if e.id]  # until it waits
+        assert seen[0] == f"{run.id}/2"
+        (ask,) = await run.asks()
+        session = await rt.get_session(run.session)
+        revision = session.revision
+        for asked in (
+            rt.get_run(run), rt.context(run), rt.runs(limit="5"), session.messages(limit=0), rt.usage(since="2027"),
+            rt.start("payer", anything), rt.start("payer", "pay", operation_id=anything),
+            rt.start("payer", "pay", attachments=anything), rt.start("payer", "pay", metadata=anything),
+            rt.start("payer", "pay", metadata=no_json), rt.replay(run, force=anything), session.set_state(anything),
+            session.set_state(no_json), session.set_title(no_json["a"]), ask.approve(arguments={"amount": object()}),
+            ask.deny(reason=no_json["a"]), rt.memory.ls(agent=anything, user="kim"),
+            rt.memory.ls(agent="payer", user="kim", limit="5"),
+            session.delete(expected_revision="\ud800"), rt.write_session(run.session, expected_revision="1", title="t"),
+        ):  # fmt: skip
+            with pytest.raises(InvalidInput):
+                await asked
+        for nothing in ("", " ", "x", "\ud800", anything):
+            with pytest.raises(WrongCursor):
+                await anext(run.events(after=nothing))
+        assert (await session.refresh()).revision == revision
+        await ask.deny(by="lee", reason="no")
+        assert (await run.result()).text == "done"
 
 
 async def test_who_may_only_start_runs_starts_one(db: str) -> None:
