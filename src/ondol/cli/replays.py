@@ -28,6 +28,8 @@ AppHere = Annotated[
     str | None, typer.Option("--app", metavar="APP", help="Drive it here: MODULE:NAME or FILE.py:NAME.")
 ]
 
+_FORCED = "needs --force --by NAME --why TEXT"
+
 
 def add_to(runs: typer.Typer) -> None:
     verb(runs, "replay")(replay)
@@ -78,6 +80,8 @@ async def replay(
     except ReplayUnsafe as unsafe:
         if cli.out.for_people:
             say(safe(str(unsafe.verdict), keep="\n"))
+            if unsafe.verdict.kind == "guarded":
+                say(_FORCED)
         raise
 
 
@@ -119,7 +123,7 @@ async def _next(cli: Cli, rt: Runtime, verdict: ReplayVerdict) -> str:
         case "safe":
             return f"to do it: {cli.command('runs', 'replay', verdict.run)}"
         case "guarded":
-            return f"needs --force --by NAME --why TEXT. To go on from a step instead: {fork}"
+            return f"{_FORCED}. To go on from a step instead: {fork}"
         case _:
             return "it is refused as long as that is so"
 
