@@ -169,6 +169,20 @@ async def test_a_settlement_that_it_did_not_happen_is_told_as_that(house: House)
         assert await turn(life, house, "three") == []
 
 
+async def test_what_is_settled_before_anybody_was_told_is_told_with_its_request(house: House) -> None:
+    agent = house.agent([LETTER], "done", said=SAID)
+    run_id = await house.dies(agent, at="letter.after", said=SAID)
+    async with house.life(agent) as life:
+        run = await life.rt.get_run(run_id)
+        assert await rest(run) == "waiting"
+        await run.cancel(by="kim")
+        await (await the_ask(run, "unknown_effect")).happened(by="lee")
+        (note,) = await turn(life, house, "one")
+        assert "succeeded" in note
+        assert "Do not act on it unless the user asks again." in note  # it is no news of what was told before
+        assert await turn(life, house, "two") == []
+
+
 async def test_what_is_settled_while_a_turn_is_under_way_is_told_to_the_one_after(house: House) -> None:
     agent, in_look = house.agent([LETTER], "done"), barrier()
     house.answers("look", [LOOK], "seen")

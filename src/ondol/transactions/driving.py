@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ondol import checksums, context, effects, events, ids, journal, lifecycle, messages, usage, values
+from ondol import checksums, context, effects, events, ids, journal, messages, usage, values
 from ondol.errors import ClaimLost, SignalsUnread
 from ondol.records import EffectRow, RunRow, SessionRow
 from ondol.transactions import outbox
@@ -57,7 +57,7 @@ class Claimed(NamedTuple):
 def claim(tenant: str, run: str, owner: str, at: int) -> Tx[Claimed | None]:
     """T1: fence + 1, owner, head. None when it is not this run's turn."""
     key = {"tenant": tenant, "run": run}
-    (rows,) = yield [("run.claim", key | {"owner": owner, "at": at, "max_deaths": lifecycle.MAX_DEATHS})]
+    (rows,) = yield [("run.claim", key | {"owner": owner, "at": at})]
     if not rows:
         return None
     row = RunRow(*rows[0])

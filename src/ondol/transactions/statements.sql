@@ -101,7 +101,7 @@ VALUES (:tenant, :run, :session, :user_id, :operation_id, :fingerprint, :agent, 
 -- name: run.claim
 UPDATE runs SET state = 'running', fence = fence + 1, owner = :owner, next_seq = next_seq + 1, updated_at = :at, host = NULL,
   head = (SELECT revision FROM sessions s WHERE s.tenant = runs.tenant AND s.id = runs.session)
-WHERE tenant = :tenant AND id = :run AND state = 'queued' AND deaths < :max_deaths
+WHERE tenant = :tenant AND id = :run AND state = 'queued'
   AND NOT EXISTS (SELECT 1 FROM runs b WHERE b.tenant = runs.tenant AND b.session = runs.session
     AND b.state IN ('queued', 'running', 'waiting') AND b.place < runs.place)
 RETURNING {run}
@@ -178,7 +178,7 @@ RETURNING next_seq - :n, fence
 -- name: run.told
 UPDATE runs SET told = CASE WHEN EXISTS (SELECT 1 FROM effects e WHERE e.tenant = runs.tenant AND e.run = runs.id
     AND e.attempt > 0 AND e.effect <> 'read' AND (e.told IS NULL OR e.told <> e.state)) THEN 2 ELSE 1 END
-WHERE tenant = :tenant AND id = :run AND state IN ('failed', 'cancelled', 'expired', 'parked')
+WHERE tenant = :tenant AND id = :run
 
 -- name: run.news
 UPDATE runs SET told = 2 WHERE tenant = :tenant AND id = :run AND told = 1
