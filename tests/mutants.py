@@ -1495,6 +1495,28 @@ MUTANTS = (
         ("tests/promise/test_erasing.py::test_a_session_that_is_deleted_leaves_no_word_in_any_table",),
     ),
     Mutant(
+        "erasing: why somebody decided in another session stays",
+        "transactions/statements.sql",
+        "UNION ALL SELECT id FROM asks a WHERE a.tenant = :tenant AND a.session = :session",
+        "UNION ALL SELECT id FROM asks a WHERE a.tenant = :tenant",
+        ("tests/promise/test_erasing.py::test_a_session_that_is_deleted_takes_no_word_of_another_one",),
+    ),
+    Mutant(
+        "erasing: what another session attached is not collected",
+        "transactions/statements.sql",
+        "DELETE FROM blob_uses WHERE tenant = :tenant AND run IN (SELECT id FROM runs r WHERE r.tenant = :tenant AND "
+        "r.session = :session)",
+        "DELETE FROM blob_uses WHERE tenant = :tenant",
+        ("tests/promise/test_erasing.py::test_a_session_that_is_deleted_takes_no_word_of_another_one",),
+    ),
+    Mutant(
+        "erased: that another session has messages keeps nothing of a turn that was erased",
+        "transactions/statements.sql",
+        "FROM messages m WHERE m.tenant = :tenant AND m.run = outbox.run)",
+        "FROM messages m WHERE m.tenant = :tenant)",
+        ("tests/promise/test_erasing.py::test_who_learns_from_a_turn_as_it_is_erased_leaves_no_word_of_it",),
+    ),
+    Mutant(
         "erasing: a fork keeps no summary of what was erased",
         "transactions/statements.sql",
         "ELSE 0 END, created_at = created_at + 1,\n  seen = NULL, seen_sum = NULL\n",

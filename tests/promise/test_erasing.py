@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import re
 import zlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -133,17 +133,17 @@ def words_in(value: Any) -> set[str]:
     return set(re.findall(r"(?<![a-z0-9])qz[a-z]+", value)) if isinstance(value, str) else set()
 
 
-async def talk(rt: Runtime, folder: Path) -> None:
-    """Say and do all of that in session ``s``."""
+async def talk(rt: Runtime, folder: Path, name: str = "s") -> None:
+    """Say and do all of that in that session."""
 
     async def asked(said: str, **options: Any) -> tuple[Run, Ask]:
-        run = await rt.start("a", said, session="s", user="kim", **options)
+        run = await rt.start("a", said, session=name, user="kim", **options)
         (ask,) = await waits(run)
         return run, ask
 
     (folder / "qzfile.txt").write_text("qzbytes", "utf-8")
     await rt.run(
-        "a", "look qzinput", session="s", user="kim", metadata={"of": "qzmetadata"},
+        "a", "look qzinput", session=name, user="kim", metadata={"of": "qzmetadata"},
         attachments=[folder / "qzfile.txt"],
     )  # fmt: skip
     run, ask = await asked("wire it")
@@ -158,19 +158,19 @@ async def talk(rt: Runtime, folder: Path) -> None:
     await ask.happened("qzhappened", "qzevidence", by="lee")
     await run.result()
     with pytest.raises(RunFailed):
-        await rt.run("a", "fail", session="s", user="kim")
+        await rt.run("a", "fail", session=name, user="kim")
     run, ask = await asked("wire qzunanswered")
     await run.cancel(by="lee", reason="qzwhycancelled")
-    run = await rt.start("a", "wait", session="s", user="kim")
+    run = await rt.start("a", "wait", session=name, user="kim")
     await until(run, "model.started")
     await run.cancel(by="lee", reason="qzwhystopped")
     for n in range(12):
-        await rt.run("a", f"go on {n} " + "and tell me more " * 40, session="s", user="kim")
-    session = await rt.get_session("s")
+        await rt.run("a", f"go on {n} " + "and tell me more " * 40, session=name, user="kim")
+    session = await rt.get_session(name)
     await session.set_title("qztitle")
     await session.pin("qzpinnedbyhand", by="lee")
     assert await rt.search_history("qzinput", user="kim")
-    assert await rt.search_history("qzinput", user="kim", session="s")
+    assert await rt.search_history("qzinput", user="kim", session=name)
 
 
 @pytest.mark.both_stores
@@ -190,6 +190,24 @@ async def test_a_session_that_is_deleted_leaves_no_word_in_any_table(db: str, tm
         assert words(db) == {}
         assert {(act.by, act.act) for act in await rt.audit()} == acts | {("lee", "session.delete")}
         assert {(run.id, run.operation_id) for run in await rt.runs(session="s")} == runs
+
+
+async def test_a_session_that_is_deleted_takes_no_word_of_another_one(db: str, tmp_path: Path) -> None:
+    def counted() -> Counter[tuple[str, str]]:
+        return Counter((place, word) for place, value in behind.values(db) for word in words_in(value))
+
+    clock = ManualClock("2026-01-01T00:00:00Z")
+    async with Runtime(db, agents=[agent()], clock=clock) as rt:
+        await talk(rt, tmp_path, "t")
+        while not all(message.attempts for message in await rt.outbox()):  # what memory makes of it has failed
+            await rt._working.look()
+        before, in_blobs = counted(), {word for word, where in words(db).items() if where & BLOBS}
+        await talk(rt, tmp_path)
+        await rt.delete_session("s", by="lee")
+        assert counted() == before
+        clock.advance(days=2)
+        await rt._working.collect_blobs()
+        assert {word for word, where in words(db).items() if where & BLOBS} == in_blobs
 
 
 @pytest.mark.both_stores
@@ -290,7 +308,9 @@ async def test_who_learns_from_a_turn_as_it_is_erased_leaves_no_word_of_it(db: s
         return [said[0].text]
 
     one = Agent("a", model=ScriptedModel(["ok"]), memory=Memory(extract=slow))
-    async with Runtime(db, agents=[one]) as rt:
+    other = Agent("b", model=ScriptedModel(["ok"]))
+    async with Runtime(db, agents=[one, other]) as rt:
+        await rt.run(other, "of this everything stays", session="t")
         await rt.run(one, "qzinput", session="s", user="kim")
         await reading.wait()
         await rt.delete_session("s", by="lee")

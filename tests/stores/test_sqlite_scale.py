@@ -110,7 +110,7 @@ INSERT INTO outbox (tenant, id, run, kind, due, at) VALUES (:tenant, 'r_running/
 AN_ASK = "ar_long40"
 GIVEN: Mapping[str, Any] = {
     "tenant": "default", "run": "r_running", "limit": LIMIT, "before": "r_long40", "after": 20, "ordinal": 0,
-    "id": "a_live", "effect": "e", "kind": "approval", "fence": 1, "digest": "loose", "deaths": 0, "max_deaths": 3,
+    "id": "a_live", "effect": "e", "kind": "approval", "fence": 1, "digest": "loose", "deaths": 0,
     "n": 1, "at": 1, "since": 100, "until": 120, "key": "k", "state": "failed", "place": None,
     "next_place": 9, "attempt": 2, "size": 1, "seq": 90, "unstarted": 0, "seen": 0, "most": LIMIT, "window": LIMIT,
 }  # fmt: skip
