@@ -106,7 +106,7 @@ MUTANTS = (
     ),
     Mutant(
         "http: a long text in a body takes no memory beside it",
-        "http/guard.py",
+        "http/requests.py",
         """rb'"[^"\\\\]*+(?:\\\\.[^"\\\\]*+)*+"?|""",
         """rb'"(?:[^"\\\\]|\\\\.)*"?|""",
         ("tests/http/test_refusals.py::test_a_long_text_is_passed_over_in_the_memory_that_it_has",),
@@ -2835,7 +2835,7 @@ MUTANTS = (
     ),
     Mutant(
         "door: JSON has its depth",
-        "http/guard.py",
+        "http/requests.py",
         "            if depth > most:\n",
         "            if False:\n",
         ("tests/http/test_refusals.py",),

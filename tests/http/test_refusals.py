@@ -19,6 +19,7 @@ from ondol.events import Event
 from ondol.http import guard, serving, sse
 from ondol.http.drain import Drain
 from ondol.http.guard import Admission
+from ondol.http.requests import check_depth
 from ondol.stores import open_store
 from ondol.testing import FaultPlan, FaultyStore, ScriptedModel, call, raise_
 
@@ -71,16 +72,30 @@ async def test_what_is_too_large_is_413_and_too_deep_422(http: Door) -> None:
     assert await http.app.runtime.runs() == []
 
 
+async def test_json_nests_no_deeper_by_another_way_in(http: Door) -> None:
+    deep = '{"∀": ' + "[" * 200 + "]" * 200 + "}"
+    fields = {"agent": "hello", "input": "hi"}
+    metadata = {"metadata": (None, deep)}
+    form = await http.client.post("/v1/runs", data=fields, files=metadata)
+    assert (form.status_code, "nests deeper" in form.json()["detail"]) == (422, True)
+    for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
+        text = json.dumps(fields)[:-1] + f', "metadata": {deep}}}'
+        answer = await http.client.post("/v1/runs", content=text.encode(encoding), headers=JSON)
+        assert (answer.status_code, "UTF-8" in answer.json()["detail"]) == (400, True)
+    marked = json.dumps(fields).encode("utf-8-sig")
+    assert (await http.client.post("/v1/runs", content=marked, headers=JSON)).status_code == 202
+
+
 def test_a_long_text_is_passed_over_in_the_memory_that_it_has() -> None:
     """An attachment in JSON is one. How deep JSON nests is looked for beside its texts."""
     for text in ("x" * 300_000, '\\"[' * 100_000):
         sent = json.dumps([text, {}]).encode()
         tracemalloc.start()
-        guard._check_depth(sent, 2)
+        check_depth(sent, 2)
         assert tracemalloc.get_traced_memory()[1] < 100_000
         tracemalloc.stop()
         with pytest.raises(InvalidInput):
-            guard._check_depth(sent, 1)
+            check_depth(sent, 1)
 
 
 async def test_files_come_by_form_and_by_json_and_go_out_as_downloads(http: Door) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
+import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -22,7 +22,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ondol.errors import (
     Draining,
     Forbidden,
-    InvalidInput,
     Malformed,
     OndolError,
     TooLarge,
@@ -32,7 +31,7 @@ from ondol.errors import (
 )
 from ondol.http.callers import caller_of, is_loopback
 from ondol.http.drain import Drain
-from ondol.http.requests import is_page, path_with_slashes, place
+from ondol.http.requests import DEEPEST, check_depth, is_page, path_with_slashes, place
 from ondol.http.routing import PREFIX
 from ondol.runtime import THROUGH, Runtime
 
@@ -42,8 +41,6 @@ _JSON = "application/json"
 _FORM = "multipart/form-data"
 _URLENCODED = "application/x-www-form-urlencoded"  # plain forms of the console's pages
 _LINGER = 2.0  # seconds in which the rest of a body that is refused may come
-#: Or is a text. Of that no place to come back to is kept (``*+``): they would take a hundred times its size.
-_OPENS_OR_CLOSES = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]|[\]}]', re.S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +56,7 @@ class Limits:
     body: int = 32_000_000
     upload: int = 64_000_000
     unknown: int = 16_384
-    depth: int = 100
+    depth: int = DEEPEST
     body_time: float = 30.0
 
 
@@ -241,7 +238,9 @@ class _Body:
                 if not message.get("more_body"):
                     break
             self._read = b"".join(chunks)
-            _check_depth(self._read, self._limits.depth)
+            if not (encoding := json.detect_encoding(self._read)).startswith("utf-8"):
+                raise Malformed(f"the body is encoded as {encoding}: send JSON in UTF-8")
+            check_depth(self._read, self._limits.depth)
 
     async def receive(self) -> Message:
         if self._read is not None and not self._handed_on:
@@ -277,16 +276,3 @@ class _Body:
         return self._refused or TooLarge(
             f"the body of the request has more than {self._limit} bytes, and no more is taken: send less"
         )
-
-
-def _check_depth(text: bytes, most: int) -> None:
-    """Raises InvalidInput. What stands in strings does not count."""
-    depth = 0
-    for found in _OPENS_OR_CLOSES.finditer(text):
-        opens_or_closes = text[found.start()]
-        if opens_or_closes in b"[{":
-            depth += 1
-            if depth > most:
-                raise InvalidInput(f"the JSON of the request nests deeper than {most} levels: make it flatter")
-        elif opens_or_closes in b"]}":
-            depth -= 1

@@ -35,6 +35,9 @@ _QUOTED = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\]){1,200})"')  # RFC 8941: a stri
 _BARE = re.compile(r"[!#-~](?:[ -~]{0,198}[!-~])?")  # as most clients send it
 _MEDIA_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,60}/[A-Za-z0-9!#$&^_.+-]{1,60}")
 _MOST_FILES = 100
+DEEPEST = 100  # levels that JSON may nest
+#: Or is a text. Of that no place to come back to is kept (``*+``): they would take a hundred times its size.
+_OPENS_OR_CLOSES = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]|[\]}]', re.S)
 OnDisconnect: TypeAlias = Literal["cancel", "continue"]
 SaidBy: TypeAlias = Literal["api", "chat"]
 
@@ -375,9 +378,32 @@ async def _from_form(request: Request) -> Sent:
 
 def _json(name: str, value: str) -> Any:
     try:
-        return json.loads(value)
-    except (ValueError, RecursionError) as error:
+        return json_of(value)
+    except ValueError as error:
         raise InvalidInput(f"the field {name!r} is no JSON: {error}") from error
+
+
+def json_of(field: str) -> Any:
+    """What a field of a form holds as JSON. Raises ValueError, and InvalidInput where it nests too deep."""
+    try:
+        given = json.loads(field)
+    except RecursionError:
+        given = None  # deeper than any that is taken
+    check_depth(field.encode("utf-8", "replace"))
+    return given
+
+
+def check_depth(text: bytes, most: int = DEEPEST) -> None:
+    """Raises InvalidInput. What stands in strings does not count."""
+    depth = 0
+    for found in _OPENS_OR_CLOSES.finditer(text):
+        opens_or_closes = text[found.start()]
+        if opens_or_closes in b"[{":
+            depth += 1
+            if depth > most:
+                raise InvalidInput(f"the JSON of the request nests deeper than {most} levels: make it flatter")
+        elif opens_or_closes in b"]}":
+            depth -= 1
 
 
 def _checked(given: Any) -> StartRun:

@@ -21,7 +21,7 @@ from ondol.handles import Ask
 from ondol.http.console.looking import show_ask, show_effect
 from ondol.http.console.looks import Looks
 from ondol.http.problems import status_of
-from ondol.http.requests import base_name, caller_in, media_type
+from ondol.http.requests import base_name, caller_in, json_of, media_type
 from ondol.http.service import Word
 
 _MOST_FILES = 20
@@ -189,8 +189,8 @@ def _word(form: FormData, ask: Ask) -> Word:
 
 def _object(text: str) -> dict[str, Any]:
     try:
-        given = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        given = json_of(text)
+    except ValueError as error:
         raise InvalidInput(f"the arguments are no JSON ({error}): nothing was decided") from error
     if not isinstance(given, dict):
         raise InvalidInput("the arguments must be a JSON object with all of them: nothing was decided")
@@ -204,8 +204,8 @@ def _answer(text: str, schema: dict[str, Any]) -> Any:
 
 def _json_or_text(text: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return json_of(text)
+    except ValueError:
         return text
 
 
