@@ -2596,6 +2596,20 @@ MUTANTS = (
         ("tests/stores/test_sqlite_processes.py",),
     ),
     Mutant(
+        "connections: another copy of SQLite in the process sees that somebody is there",
+        "stores/seats.py",
+        "        self._hold()\n",
+        "",
+        ("tests/stores/test_sqlite_seats.py",),
+    ),
+    Mutant(
+        "connections: the last one that closes removes the log",
+        "stores/seats.py",
+        "                self._let_go()\n",
+        "                pass\n",
+        ("tests/stores/test_sqlite_seats.py",),
+    ),
+    Mutant(
         "sqlite: no log is left that the file's own user could not write",
         "stores/sqlite.py",
         "    refuse_to_begin_a_log(path)\n    # It was driven",

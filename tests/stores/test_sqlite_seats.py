@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import subprocess
 import sys
 from contextlib import closing
@@ -37,6 +38,34 @@ async def test_what_is_written_after_the_log_was_taken_away_is_seen_by_everybody
     assert await store.read(get_meta, "k") == "after"
     assert "after" in await asyncio.to_thread(seen_by_another_process, file)
     await store.close()
+
+
+LOCKED = """
+import fcntl, os, struct, sys
+file = os.open(sys.argv[1], os.O_RDWR)
+asked = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, int(sys.argv[2]), 1, 0)
+print(struct.unpack_from("h", fcntl.fcntl(file, fcntl.F_GETLK, asked))[0] != fcntl.F_UNLCK)
+"""
+
+
+async def test_another_copy_of_sqlite_in_this_process_takes_no_lock_and_no_log_away(tmp_path: Path) -> None:
+    file, log = tmp_path / "ondol.db", tmp_path / "ondol.db-wal"
+    store = SqliteStore(file)
+    await store.open(lambda: None)
+    await store.write(set_meta, "k", "before")
+    first = os.stat(log).st_ino
+    with closing(sqlite3.connect(file)) as other:
+        assert other.execute("SELECT value FROM meta WHERE key = 'k'").fetchall() == [("before",)]
+    assert os.stat(log).st_ino == first
+    assert "before" in await asyncio.to_thread(seen_by_another_process, file)
+    assert os.stat(log).st_ino == first, "another process found no lock, and took itself for the last one"
+    for name, byte in ((file, 0x40000000 + 2), (f"{file}-shm", 128)):  # while it reads, and has the memory of the log
+        locked = [sys.executable, "-c", LOCKED, str(name), str(byte)]
+        assert (await asyncio.to_thread(subprocess.check_output, locked, text=True)).strip() == "True"
+    await store.write(set_meta, "k", "after")
+    assert "after" in await asyncio.to_thread(seen_by_another_process, file)
+    await store.close()
+    assert {entry.name for entry in os.scandir(tmp_path)} == {"ondol.db"}
 
 
 @pytest.mark.parametrize("with_log", [False, True])

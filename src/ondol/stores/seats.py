@@ -6,6 +6,9 @@ What is written from then on would go into a file without a name, and be lost wi
 connection looks first whether its log is still there; if not, all connections of this process to the file are closed
 (SQLite shares the memory of the log between them), and opened again when they are needed.
 
+On Linux it does not come so far: locks that belong to an open file, and not to the process, show that copy that
+somebody is there. (What is committed while it removes the log would be lost, and had been told.)
+
 The file itself may be removed, or another one put in its place, under a process that goes on. What is written then is
 lost in the same way, so nothing is: whoever wants to read or write is told, until the file is back.
 
@@ -16,14 +19,16 @@ closes all of them. What it opens then is its own.
 
 from __future__ import annotations
 
+import fcntl
 import os
+import struct
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import apsw
 
@@ -31,6 +36,10 @@ from ondol.errors import StoreError
 from ondol.secret import logger
 
 log = logger("ondol.store")
+
+_SET_LOCK: Any = getattr(fcntl, "F_OFD_SETLK", None)
+# What SQLite locks as long as it reads in a file, and has the memory of its log: the first byte, and how many.
+_LOCKED = {"": (0x40000000 + 2, 510), "-shm": (128, 1)}
 
 
 class Table:
@@ -45,6 +54,8 @@ class Table:
         self._changing = threading.Lock()
         self._inode: int | None = None  # of the log, once it was seen
         self._file: tuple[int, int] | None = None  # the file that is open, by its device and inode
+        self._held: dict[str, int] = {}  # closed only with the last connection: that drops all locks of the process
+        self._holding = threading.Lock()
 
     @classmethod
     def of(cls, path: Path) -> Table:
@@ -64,6 +75,7 @@ class Table:
             if not self._seats:
                 self._set_log_aside()
                 self._inode = self._file = None  # the last one that closes removes the log
+                self.close_held()
 
     def is_cut_off(self) -> bool:
         try:
@@ -94,6 +106,32 @@ class Table:
     def opened(self) -> None:
         if self._file is None:
             self._file = self._found()
+        self._hold()
+
+    def leaving(self, seat: Seat) -> None:
+        """Before its connection closes. The last one is to remove the log."""
+        with self._changing:
+            seat.is_leaving = True
+            if all(other.is_leaving for other in self._seats):
+                self._let_go()
+
+    def _hold(self) -> None:
+        with self._holding, suppress(OSError):  # some file systems have no such locks: as on other machines, then
+            for beside, bytes_ in _LOCKED.items() if _SET_LOCK else ():
+                if beside not in self._held:
+                    self._held[beside] = os.open(f"{self._name}{beside}", os.O_RDONLY)
+                _set_lock(self._held[beside], fcntl.F_RDLCK, bytes_)
+
+    def _let_go(self) -> None:
+        with self._holding, suppress(OSError):
+            for beside, file in self._held.items():
+                _set_lock(file, fcntl.F_UNLCK, _LOCKED[beside])
+
+    def close_held(self) -> None:
+        with self._holding:
+            for file in self._held.values():
+                os.close(file)
+            self._held.clear()
 
     def _found(self) -> tuple[int, int] | None:
         try:
@@ -113,6 +151,7 @@ class Table:
                     for seat in self._seats:
                         seat.close(checkpoint=False)
                     self._inode = None
+                    self.close_held()
             finally:
                 for seat in self._seats:
                     seat.lock.release()
@@ -125,6 +164,7 @@ class Seat:
         self._table, self._opening = table, opening
         self._connection: apsw.Connection | None = None
         self.lock = threading.Lock()  # held while the connection is in use
+        self.is_leaving = False
         table.add(self)
 
     @contextmanager
@@ -163,6 +203,7 @@ class Seat:
         self.lock.release()
 
     def leave(self) -> None:
+        self._table.leaving(self)
         with self.lock:
             # Whoever puts the file back needs the log beside it.
             self.close(checkpoint=not self._table.is_gone())
@@ -175,6 +216,10 @@ class Seat:
             if not checkpoint:
                 connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             connection.close()
+
+
+def _set_lock(file: int, kind: int, bytes_: tuple[int, int]) -> None:
+    fcntl.fcntl(file, _SET_LOCK, struct.pack("hhqqi", kind, os.SEEK_SET, *bytes_, 0))
 
 
 _forking: list[Table] = []  # those that stand still meanwhile
@@ -204,6 +249,7 @@ def _begin_anew() -> None:
     for table in _forking:
         for seat in table._seats:
             seat.close(checkpoint=False)
+        table.close_held()
     Table._tables.clear()
     _go_on()
 

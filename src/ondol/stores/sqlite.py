@@ -383,6 +383,7 @@ def _open_for_writing(path: Path) -> apsw.Connection:
         connection.execute("PRAGMA wal_autocheckpoint = 0")  # the driver checkpoints
         connection.execute(f"PRAGMA journal_size_limit = {_LOG_KEPT}")
         _keep_plans(connection)
+        _version(connection)  # the first look into a new log makes its memory, which is locked next
     except BaseException as error:  # it travels on, and the connection must not stay open
         # Closing would copy the log into a file that is refused: it is to be left as it is.
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
