@@ -128,8 +128,8 @@ MUTANTS = (
     Mutant(
         "steer: who is resumed after it joined takes its host up",
         "transactions/accepting.py",
-        '    if run.state == "joined":\n        (rows,) = yield',
-        "    if False:\n        (rows,) = yield",
+        '    if run.state == "joined":\n        host = yield from get_run(tenant,',
+        "    if False:\n        host = yield from get_run(tenant,",
         ("tests/promise/test_steer.py::test_when_its_host_fails_it_has_failed_and_both_are_told_of",),
     ),
     Mutant(
@@ -1149,7 +1149,7 @@ MUTANTS = (
     Mutant(
         "cancel: who asked outlives the process that read it",
         "transactions/ending.py",
-        "    return events.RunCancelled(**asdict(cancelling)) if cancelling else events.RunCancelled()\n",
+        "    return events.RunCancelled(**asdict(state.cancel)) if state and state.cancel else events.RunCancelled()\n",
         "    return events.RunCancelled()\n",
         ("tests/promise/test_interrupt.py::test_it_outlives_the_process_that_accepted_it",),
     ),

@@ -16,12 +16,19 @@ from ondol.events import ContextBuilt, EffectSucceeded
 from ondol.records import AskRow, EffectRow, RunRow, SessionRow, TokenRow
 from ondol.runfile import Entries, RunFile, Said
 from ondol.spending import CallUsage, RunUsage
-from ondol.transactions import CONFIRMED, Row, Statement, Steer, Tx, checked_body, run_row, steers_in, with_conditions
-
-
-def get_run(tenant: str, run: str) -> Tx[RunRow]:
-    (rows,) = yield [("run.get", {"tenant": tenant, "run": run})]
-    return run_row(rows, run)
+from ondol.transactions import (
+    CONFIRMED,
+    Row,
+    Statement,
+    Steer,
+    Tx,
+    checked_body,
+    run_row,
+    session_row,
+    steers_in,
+    with_conditions,
+)
+from ondol.transactions import get_run as get_run
 
 
 def find_operation(tenant: str, user_id: str, operation_id: str) -> Tx[RunRow | None]:
@@ -268,10 +275,7 @@ def list_imports(tenant: str, limit: int) -> Tx[list[tuple[str, bytes]]]:
 
 def get_session(tenant: str, session: str) -> Tx[SessionRow]:
     (rows,) = yield [("session.get", {"tenant": tenant, "session": session})]
-    found = SessionRow(*rows[0]) if rows else None
-    if found is None or found.deleted_at is not None:
-        raise NotFound(f"there is no session {session!r}: 'ondol sessions' lists them")
-    return found
+    return session_row(rows, session)
 
 
 def list_sessions(

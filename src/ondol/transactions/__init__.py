@@ -71,7 +71,18 @@ from ondol.transactions.outbox import (
     not_delivered,
     take_message,
 )
-from ondol.transactions.pieces import Blocking, Claim, Seen, Steer, blocking, checked_body, run_row, steers_in
+from ondol.transactions.pieces import (
+    Blocking,
+    Claim,
+    Seen,
+    Steer,
+    blocking,
+    checked_body,
+    get_run,
+    run_row,
+    session_row,
+    steers_in,
+)
 from ondol.transactions.remembering import (
     Changes,
     NewFact,
@@ -177,6 +188,7 @@ __all__ = [
     "expired",
     "free_session",
     "get_message",
+    "get_run",
     "history_space",
     "index_history",
     "keep_blob",
@@ -205,6 +217,7 @@ __all__ = [
     "resume",
     "revoke_token",
     "run_row",
+    "session_row",
     "set_meta",
     "started",
     "steers_in",

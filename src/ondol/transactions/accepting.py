@@ -23,6 +23,7 @@ from ondol.transactions.pieces import (
     Blocking,
     append_entries,
     blocking,
+    get_run,
     message_row,
     not_theirs,
     queue_again,
@@ -205,17 +206,16 @@ def _accept_and_claim(
 
 def _interrupt(new: NewRun, first: str, at: int) -> Tx[Cancelled]:
     """The session's first unfinished run makes room, in whatever state: no effect of it starts after this."""
-    (rows,) = yield [("run.get", {"tenant": new.tenant, "run": first})]
+    run = yield from get_run(new.tenant, first)
     why = f"run {new.run} took its place"
     last = events.RunCancelled(by=new.by, door=new.door, reason=why, interrupted_by=new.run)
-    return (yield from stop(run_row(rows, first), last, at))
+    return (yield from stop(run, last, at))
 
 
 def _host(new: NewRun, first: str) -> Tx[RunRow | None]:
     """The session's first unfinished run, if the message can join it: it works for the same agent and the same user,
     and neither waits for a person nor has been asked to stop. Else the message queues."""
-    (rows,) = yield [("run.get", {"tenant": new.tenant, "run": first})]
-    run = run_row(rows, first)
+    run = yield from get_run(new.tenant, first)
     able = run.state in ("queued", "running") and not run.cancel
     return run if able and (run.agent, run.user_id) == (new.agent, new.user_id) else None
 
@@ -261,8 +261,8 @@ def known_operation(run: RunRow, fingerprint: str, at: int) -> Tx[Accepted]:
             "choose a new operation id"
         )
     if run.state == "joined":  # it answers as the run that it joined
-        (rows,) = yield [("run.get", {"tenant": run.tenant, "run": run.host})]
-        answered = yield from _stands(run_row(rows, run.host or ""), run.operation_id, at)
+        host = yield from get_run(run.tenant, run.host or "")
+        answered = yield from _stands(host, run.operation_id, at)
         return answered._replace(run=run, host=answered.run)
     return (yield from _stands(run, run.operation_id, at))
 
@@ -281,11 +281,10 @@ def _stands(run: RunRow, operation_id: str, at: int) -> Tx[Accepted]:
 
 def resume(tenant: str, run_id: str, at: int) -> Tx[Accepted]:
     """As its operation, sent again: a run that failed for now goes on, any other stays as it is."""
-    (rows,) = yield [("run.get", {"tenant": tenant, "run": run_id})]
-    run = run_row(rows, run_id)
+    run = yield from get_run(tenant, run_id)
     if run.state == "joined":
-        (rows,) = yield [("run.get", {"tenant": tenant, "run": run.host})]
-        resumed = yield from _goes_on(run_row(rows, run.host or ""), at)
+        host = yield from get_run(tenant, run.host or "")
+        resumed = yield from _goes_on(host, at)
         return resumed._replace(run=run, host=resumed.run)
     return (yield from _goes_on(run, at))
 

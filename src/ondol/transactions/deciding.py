@@ -10,7 +10,7 @@ from ondol.budget import overflow_problem
 from ondol.errors import AlreadyDecided, AskClosed, EndCode, InvalidInput, NotFound
 from ondol.records import AskRow, RunRow
 from ondol.transactions.ending import expired, finish
-from ondol.transactions.pieces import act_row, queue_again, run_row, signal_rows, touch
+from ondol.transactions.pieces import act_row, get_run, queue_again, signal_rows, touch
 from ondol.transactions.signals import CLOCK, DECISIONS, Decision, asked, settlement
 from ondol.transactions.statements import Statement, Tx
 
@@ -49,8 +49,7 @@ def decide(
         why = schemas.problem(values.decode(decision.value), values.loads(ask.schema or "{}"))
         if why is not None:
             raise InvalidInput(f"this does not answer ask {ask_id} ({ask.question!r}): {why}")
-    (run_rows,) = yield [("run.get", {"tenant": tenant, "run": ask.run})]
-    run = run_row(run_rows, ask.run)
+    run = yield from get_run(tenant, ask.run)
     if ask.state == "closed":
         raise AskClosed(f"ask {ask_id} was closed when run {ask.run} ended ({run.state}): there is nothing to decide")
     if ask.state != "open" and ask.decision is None:

@@ -15,13 +15,14 @@ from ondol.transactions.pieces import (
     act_row,
     append_entries,
     ask_row,
+    get_run,
     held_seq,
     hold,
     queue_again,
-    run_row,
     signal_rows,
     stored_error,
     touch,
+    touched,
 )
 from ondol.transactions.signals import STOPS, read_signals
 from ondol.transactions.statements import Statement, Tx, with_conditions
@@ -68,10 +69,8 @@ def finish(
     """T9: what started without an outcome becomes unknown with its ask, the rest is abandoned, other asks close."""
     key = {"tenant": run.tenant, "run": run.id}
     if held is None and run.state == "running":  # its holder may still write: not behind what is looked at here
-        (moved,) = yield [("run.touch", key | {"state": run.state, "fence": run.fence, "n": 0, "at": at})]
-        if not moved:
-            raise ClaimLost(f"run {run.id} moved on while it was looked at")
-        run = run._replace(fence=moved[0][1])
+        _, fence = yield from touched(run, 0, at)
+        run = run._replace(fence=fence)
     read = yield from read_signals(run.tenant, run.id, True, at)
     (effect_rows,) = yield [("effect.of_run", key)]
     entries: list[events.Entry] = [*before, *read.entries]
@@ -105,11 +104,7 @@ def finish(
         (rows,) = yield [hold(held, len(entries), at)]
         seq, fence = held_seq(rows, held), held.fence
     else:
-        moving = {"state": run.state, "fence": run.fence, "n": len(entries), "at": at}
-        (rows,) = yield [("run.touch", key | moving)]
-        if not rows:
-            raise ClaimLost(f"run {run.id} moved on while it was looked at")
-        seq, fence = rows[0]
+        seq, fence = yield from touched(run, len(entries), at)
     append, batch = append_entries(run.tenant, run.id, fence, seq, at, entries)
     match last:
         case events.RunFailed():
@@ -153,16 +148,20 @@ def _doubted(run: RunRow, calls: Sequence[EffectRow]) -> Tx[frozenset[int]]:
 
 def restored(tenant: str, run: str) -> Tx[journal.State | None]:
     """Where the run stands, if the store was restored from a backup while it was unfinished; else None."""
-    key = {"tenant": tenant, "run": run}
-    (asks,) = yield [("ask.of_run", key)]
+    (asks,) = yield [("ask.of_run", {"tenant": tenant, "run": run})]
     if not any(AskRow(*a).kind in ("parked", "definition_changed") for a in asks):
         return None
-    (rows,) = yield [("entry.list", key | {"after": 0})]
+    state = yield from _state(tenant, run)
+    return None if state is None or state.restored is None else state
+
+
+def _state(tenant: str, run: str) -> Tx[journal.State | None]:
+    """Where the run stands, as its journal tells; None where that cannot be read here: it ends all the same."""
+    (rows,) = yield [("entry.list", {"tenant": tenant, "run": run, "after": 0})]
     try:
-        state = journal.fold(journal.loads(run, *row) for row in rows)
-    except StoreError:  # it cannot be read here, and it ends all the same
+        return journal.fold(journal.loads(run, *row) for row in rows)
+    except StoreError:
         return None
-    return None if state.restored is None else state
 
 
 def unknown_question(tool: str) -> str:
@@ -179,8 +178,7 @@ class Cancelled(NamedTuple):
 
 def cancel(tenant: str, run_id: str, by: str, door: str, reason: str, at: int) -> Tx[Cancelled]:
     """A signal to the holder; at once where nobody holds the run. Idempotent."""
-    (rows,) = yield [("run.get", {"tenant": tenant, "run": run_id})]
-    run = run_row(rows, run_id)
+    run = yield from get_run(tenant, run_id)
     if run.state in lifecycle.SETTLED:
         return Cancelled(run, pending=False)
     return (yield from stop(run, events.RunCancelled(by=by, door=door, reason=reason), at))
@@ -201,23 +199,17 @@ def stop(run: RunRow, last: events.RunCancelled, at: int) -> Tx[Cancelled]:
 
 def _asked_to_stop(run: RunRow) -> Tx[events.RunCancelled]:
     """Who asked: the last signal, or the run's journal where the signals were read before its holder died."""
-    key = {"tenant": run.tenant, "run": run.id}
-    (signals,) = yield [("signal.unread", key)]
+    (signals,) = yield [("signal.unread", {"tenant": run.tenant, "run": run.id})]
     said = [values.loads(body) for kind, body, _ in signals if kind in STOPS]
     if said:
         return events.RunCancelled(**said[-1])
-    (rows,) = yield [("entry.list", key | {"after": 0})]
-    try:
-        cancelling = journal.fold(journal.loads(run.id, *row) for row in rows).cancel
-    except StoreError:  # it cannot be read here, and it ends all the same
-        cancelling = None
-    return events.RunCancelled(**asdict(cancelling)) if cancelling else events.RunCancelled()
+    state = yield from _state(run.tenant, run.id)
+    return events.RunCancelled(**asdict(state.cancel)) if state and state.cancel else events.RunCancelled()
 
 
 def release(tenant: str, run_id: str, fence: int, at: int, cut: bool = False) -> Tx[RunRow]:
     """The holder gives the run back at its old place; ``cut``: in the middle of something. It counts as no death."""
-    (rows,) = yield [("run.get", {"tenant": tenant, "run": run_id})]
-    run = run_row(rows, run_id)
+    run = yield from get_run(tenant, run_id)
     if run.state != "running" or run.fence != fence:
         raise ClaimLost(f"run {run_id} is not held with fence {fence} any more")
     return (yield from queue_again(run, "released", at, cut=cut))
@@ -225,8 +217,7 @@ def release(tenant: str, run_id: str, fence: int, at: int, cut: bool = False) ->
 
 def recover(tenant: str, run_id: str, fence: int, at: int, why: str = "") -> Tx[RunRow]:
     """Whoever held the run is gone: back into the queue, or parked when it goes on like this."""
-    (rows,) = yield [("run.get", {"tenant": tenant, "run": run_id})]
-    run = run_row(rows, run_id)
+    run = yield from get_run(tenant, run_id)
     if run.state != "running" or run.fence != fence:
         return run
     if run.cancel:  # it was accepted, and the holder is gone: nobody else will carry it out
@@ -276,8 +267,7 @@ _RESTORED = "the store was restored from a backup, and nobody knows what this ru
 
 def park_restored(tenant: str, run_id: str, at: int) -> Tx[RunRow]:
     """After a restore from a backup nobody knows what happened since: a person settles each run that could go on."""
-    (rows,) = yield [("run.get", {"tenant": tenant, "run": run_id})]
-    run = run_row(rows, run_id)
+    run = yield from get_run(tenant, run_id)
     if run.state == "parked":
         return (yield from _park_again(run, at))
     if run.state not in lifecycle.UNFINISHED and not (run.state == "failed" and run.retryable):

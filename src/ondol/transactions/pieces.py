@@ -73,6 +73,20 @@ def run_row(rows: list[Row], run: str) -> RunRow:
     return RunRow(*rows[0])
 
 
+def get_run(tenant: str, run: str) -> Tx[RunRow]:
+    """Raises NotFound."""
+    (rows,) = yield [("run.get", {"tenant": tenant, "run": run})]
+    return run_row(rows, run)
+
+
+def session_row(rows: list[Row], session: str) -> SessionRow:
+    """One that was not deleted. Raises NotFound."""
+    found = SessionRow(*rows[0]) if rows else None
+    if found is None or found.deleted_at is not None:
+        raise NotFound(f"there is no session {session!r}: 'ondol sessions' lists them")
+    return found
+
+
 def not_theirs(session: str) -> NotFound:
     """Of a session of somebody else, where one that there is not would be made. It says nothing of the other."""
     return NotFound(
@@ -211,11 +225,17 @@ def stored_error(code: EndCode, message: str, **more: str) -> str:
 
 def touch(run: RunRow, at: int, entries: Sequence[events.Entry], writes: Sequence[Statement]) -> Tx[RunRow]:
     """Append to a run that nobody holds, without moving it."""
-    key = {"tenant": run.tenant, "run": run.id}
-    moving = {"state": run.state, "fence": run.fence, "n": len(entries), "at": at}
-    (moved,) = yield [("run.touch", key | moving)]
+    seq, fence = yield from touched(run, len(entries), at)
+    append, _ = append_entries(run.tenant, run.id, fence, seq, at, entries)
+    *_, rows = yield [append, *writes, ("run.get", {"tenant": run.tenant, "run": run.id})]
+    return RunRow(*rows[0])
+
+
+def touched(run: RunRow, n: int, at: int) -> Tx[tuple[int, int]]:
+    """The sequence of the first of ``n`` entries, and their fence. Raises ClaimLost if the run is not as it was."""
+    moving = {"state": run.state, "fence": run.fence, "n": n, "at": at}
+    (moved,) = yield [("run.touch", {"tenant": run.tenant, "run": run.id} | moving)]
     if not moved:
         raise ClaimLost(f"run {run.id} moved on while it was looked at")
-    append, _ = append_entries(run.tenant, run.id, moved[0][1], moved[0][0], at, entries)
-    *_, rows = yield [append, *writes, ("run.get", key)]
-    return RunRow(*rows[0])
+    seq, fence = moved[0]
+    return seq, fence

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ondol import checksums, pins, usage
-from ondol.errors import NotFound, RevisionConflict, SessionBusy
+from ondol.errors import RevisionConflict, SessionBusy
 from ondol.records import SessionRow
 from ondol.transactions.indexing import forget_session, forget_some
 from ondol.transactions.outbox import Dropped, offer
-from ondol.transactions.pieces import Seen, act_row, not_theirs, pins_row, seen_rows
+from ondol.transactions.pieces import Seen, act_row, not_theirs, pins_row, seen_rows, session_row
 from ondol.transactions.statements import Statement, Tx
 from ondol.usage import Usage
 
@@ -62,9 +62,7 @@ def free_session(tenant: str, session: str, expected_revision: int | None = None
     """
     of_session = {"tenant": tenant, "session": session}
     rows, unfinished = yield [("session.get", of_session), ("run.unfinished_in_session", of_session)]
-    found = SessionRow(*rows[0]) if rows else None
-    if found is None or found.deleted_at is not None:
-        raise NotFound(f"there is no session {session!r}: 'ondol sessions' lists them")
+    found = session_row(rows, session)
     if unfinished:
         raise SessionBusy(session, *unfinished[0])
     if expected_revision is not None and expected_revision != found.revision:
@@ -165,9 +163,7 @@ def _deletable(tenant: str, session: str, expected_revision: int | None, with_un
         ("ask.unknown_in_session", of_session),
         ("run.parked_in_session", of_session),
     ]
-    found = SessionRow(*rows[0]) if rows else None
-    if found is None or found.deleted_at is not None:
-        raise NotFound(f"there is no session {session!r}: 'ondol sessions' lists them")
+    found = session_row(rows, session)
     if expected_revision is not None and found.revision != expected_revision:
         raise RevisionConflict(session, expected_revision, found.revision)
     if unfinished:
