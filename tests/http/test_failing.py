@@ -125,6 +125,16 @@ async def test_an_address_says_what_it_takes(http: Door, asked: str, allowed: st
     assert f"{asked} is not possible" in refused.json()["detail"]
 
 
+@pytest.mark.parametrize("name", ["idempotency-key", "if-match", "last-event-id", "authorization", "content-type"])
+async def test_of_two_lines_neither_counts(http: Door, name: str) -> None:
+    content = b'{"agent": "hello", "input": "hi"}'
+    headers = [("content-type", "application/json")] if name != "content-type" else []
+    twice = [*headers, (name, "a"), (name, "b")]
+    refused = await http.client.post("/v1/runs", content=content, headers=twice)
+    assert_is_problem(refused, 400, "malformed")
+    assert name in refused.json()["detail"]
+
+
 async def test_of_whom_nothing_is_known_no_more_is_taken_than_a_form_to_sign_in_has(db: str) -> None:
     known, chunks = {"authorization": "Bearer "}, [b"theme=" + b"x" * 1000, *[b"x" * 1000] * 20]
 

@@ -37,6 +37,8 @@ from ondol.runtime import THROUGH, Runtime
 
 Failed: TypeAlias = Callable[[Request, OndolError, int | None], Awaitable[Response]]
 _CHANGES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+#: Headers that hold one thing. Those that hold a list may come in several lines. RFC 9110, 5.3.
+_ONCE = ("authorization", "content-type", "idempotency-key", "if-match", "last-event-id")
 _JSON = "application/json"
 _FORM = "multipart/form-data"
 _URLENCODED = "application/x-www-form-urlencoded"  # plain forms of the console's pages
@@ -133,6 +135,9 @@ class Guard:
     async def _admit(self, scope: Scope, body: _Body) -> None:
         request = Request(scope)
         path = place(request)
+        for name in _ONCE:
+            if len(request.headers.getlist(name)) > 1:
+                raise Malformed(f"the request has several lines {name!r}, and only one can count: send one")
         open_to_all = path in ("/healthz", "/readyz") or path.startswith("/static/")  # how a refusal looks, too
         if not open_to_all:
             self._check_names(request)
