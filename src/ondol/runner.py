@@ -549,6 +549,7 @@ class Drive:
             await self._model_failed(error)
             return
         finally:
+            self._partial = []
             asking.leave()
         try:
             await self._write_answer(answer, tools)
@@ -567,11 +568,14 @@ class Drive:
             raise ModelError("unavailable", f"attachment {attachment.name}: {error}", sent=False) from error
 
     async def _stream(self, model: Model, request: ModelRequest) -> Answer:
-        self._partial = []
+        pieces: list[str] = []
+        self._partial = pieces
         step = request.step + 1
 
         def hear(piece: Delta) -> None:
-            self._partial.append(piece.text)
+            if self._partial is not pieces:  # it was given up, and goes on all the same
+                return
+            pieces.append(piece.text)
             if piece.kind == "text":
                 self.runner.streams.say(self.row.id, self.state.seq, step, piece.text)
             self.publish(events.DELTA, {"step": step, "kind": piece.kind, "text": piece.text})

@@ -265,6 +265,36 @@ async def test_b08_c_a_call_that_ignores_its_end_does_not_keep_the_process(
         await ended.wait()
 
 
+async def test_what_a_model_that_ignores_its_end_says_afterwards_is_told_to_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cancellation, "_UNWIND", timedelta(milliseconds=10))
+    released, ended = asyncio.Event(), asyncio.Event()
+
+    class Deaf:
+        name = provider = "deaf"
+
+        async def stream(self, request: ModelRequest) -> AsyncIterator[ModelOutput]:
+            yield Delta("at first")
+            while not released.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await released.wait()
+            yield Delta("afterwards")
+            ended.set()
+            yield Answer(parts=(Text("never"),), stop="stop")
+
+    agent = Agent("a", model=Deaf())
+    async with Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[agent]) as rt:
+        run = await rt.start(agent, "go")
+        async for event in run.events():
+            if event.type == "model.delta":
+                await run.cancel(by="kim")
+        assert await rest(run) == "cancelled"
+        released.set()
+        await ended.wait()
+        assert not rt._streams._said
+
+
 async def test_code_beside_a_run_that_ignores_its_end_does_not_keep_the_process_either(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
