@@ -2470,6 +2470,31 @@ MUTANTS = (
         ("tests/promise/test_jumps.py",),
     ),
     Mutant(
+        "jump: a key whose age nobody knows is not sent again",
+        "effects.py",
+        " and now >= effect.first_started - _JUMP)",
+        ")",
+        (
+            "tests/promise/test_jumps.py::test_a_key_whose_age_nobody_knows_because_the_clock_was_set_back_is_not_sent_again",
+        ),
+    ),
+    Mutant(
+        "jump: what waits to be told is told",
+        "deliveries.py",
+        "self._now() < message.due <= until:",
+        "self._now() < message.due:",
+        ("tests/promise/test_jumps.py::test_a_message_of_the_outbox_is_told_again_though_the_clock_was_set_back",),
+    ),
+    Mutant(
+        "jump: a body of steps has the time that passed",
+        "steps.py",
+        "elapsed(drive.clock)",
+        "drive.clock.now().timestamp()",
+        (
+            "tests/promise/test_jumps.py::test_the_time_of_a_body_of_steps_is_the_time_that_passed_also_where_the_clock_is_set",
+        ),
+    ),
+    Mutant(
         "jump: nothing expires right after one",
         "worker.py",
         "        if pause := self.jumps.pause():\n            return",

@@ -79,6 +79,12 @@ class Jumps:
         return (self._clock.now() - _EPOCH).total_seconds() - monotonic()
 
 
+def elapsed(clock: Clock) -> float:
+    """Seconds since some instant, for a difference of two: also where the clock is set meanwhile, if it can tell."""
+    monotonic: Callable[[], float] | None = getattr(clock, "monotonic", None)
+    return (clock.now() - _EPOCH).total_seconds() if monotonic is None else monotonic()
+
+
 async def sleep(clock: Clock, seconds: float) -> None:
     """Return when that much time has passed on the clock."""
     done = asyncio.Event()

@@ -152,14 +152,11 @@ class Deliveries:
         next_due: list[int] = []
         self._full.clear()
         others = self._others
-        if self._now() >= self._from_the_start:  # what was told by now is forgotten
+        if not 0 < self._from_the_start - self._now() <= _SETTLED:  # what was told by now is forgotten
             self._others, self._behind, self._from_the_start = set(), {}, self._now() + _SETTLED
         for tenant in await self.store.read(queries.tenants):
             only_others = True
-            async for message in self._pending(tenant):
-                if message.due > self._now():
-                    next_due.append(message.due)
-                    break
+            async for message in self._pending(tenant, next_due):
                 if message.id in others:
                     self._others.add(message.id)
                     if only_others and message.due < self._now() - _SETTLED:
@@ -226,14 +223,19 @@ class Deliveries:
         if key in self._full or task.cancelled() or not task.result():
             self._wake.set()
 
-    async def _pending(self, tenant: str) -> AsyncIterator[OutboxRow]:
-        """What waits to be told, the next one first. Messages that others have to tell stand in nobody's way, and are
-        not all read again each time."""
+    async def _pending(self, tenant: str, next_due: list[int]) -> AsyncIterator[OutboxRow]:
+        """What is to be told, the next one first; ``next_due`` gets the instant of the first that has to wait. Messages
+        that others have to tell stand in nobody's way, and are not all read again each time."""
         last = self._behind.get(tenant, (-1, ""))
         while page := await self.store.read(transactions.due_messages, tenant, _PAGE, last):
             for message in page:
+                until = self._now() + transactions.LONGEST_PAUSE
+                if self._now() < message.due <= until:
+                    next_due.append(message.due)
+                    last = until, ""  # none waits longer than that: the clock was set back since
+                    break
+                last = message.due, message.id
                 yield message
-            last = page[-1].due, page[-1].id
 
     async def _tell(self, message: OutboxRow, run: RunRow) -> bool:
         """False where another process does it, it was told since it was read, or it could not be told."""

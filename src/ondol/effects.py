@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, NamedTuple, TypeAlias
 
+from ondol.clock import JUMP
 from ondol.events import EffectClass
 
 EffectState: TypeAlias = Literal[
@@ -18,6 +19,7 @@ EffectState: TypeAlias = Literal[
 #: The call has a result that the model can be told.
 OUTCOMES: frozenset[str] = frozenset({"succeeded", "failed", "denied", "abandoned", "expired"})
 MAX_ATTEMPTS = 3  # starts of one write effect without a person's word
+_JUMP = JUMP // timedelta(microseconds=1)
 GRACE = timedelta(seconds=10)  # how long a write in flight may go on after a cancel
 
 
@@ -174,7 +176,7 @@ def _lost(effect: Effect, rules: Rules | None, now: int) -> Verdict:
     """A write was started and its outcome is not written down: the process that ran it is gone."""
     if rules is None:
         return OutcomeUnknown(f"the process stopped while it ran, and there is no tool {effect.tool!r} any more")
-    if _stricter(effect, rules) == "idempotent" and _may_repeat(effect, rules, max(now, effect.deadline)):
+    if _stricter(effect, rules) == "idempotent" and _may_repeat(effect, rules, now, after=effect.deadline):
         return Run(after=effect.deadline)
     if rules.has_check:
         return Check(after=effect.deadline)
@@ -227,8 +229,9 @@ def _key_end(effect: Effect, rules: Rules) -> int | None:
     return None if ttl is None else effect.first_started + ttl // timedelta(microseconds=1)
 
 
-def _may_repeat(effect: Effect, rules: Rules, at: int) -> bool:
+def _may_repeat(effect: Effect, rules: Rules, now: int, after: int = 0) -> bool:
+    """Not before ``after``. How old a key is nobody knows where the clock was set back since it was first sent."""
     if effect.attempt - effect.granted >= MAX_ATTEMPTS:
         return False
     end = _key_end(effect, rules) if _stricter(effect, rules) == "idempotent" else None
-    return end is None or at < end
+    return end is None or (max(now, after) < end and now >= effect.first_started - _JUMP)

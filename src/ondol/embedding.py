@@ -51,7 +51,7 @@ class Embedding:
 
     async def near(self, query: str) -> Near | None:
         """What a query means. None where nobody can say so in a moment: then words alone are searched."""
-        if self.embedder is None or not query.strip() or self._now() < self._rests_until:
+        if self.embedder is None or not query.strip() or 0 < self._rests_until - self._now() <= _REST:
             return None
         try:
             asked = functools.partial(self.embedder.embed, [values.valid(_cut(query))], query=True)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ondol import effects, journal, lifecycle, messages, values
 from ondol.attempts import AttemptEnd, Raised, Returned, Stopped, TimedOut, awaited
 from ondol.cancellation import CancelToken, InFlight, begin
-from ondol.clock import Clock, from_micros
+from ondol.clock import Clock, elapsed, from_micros
 from ondol.effects import Effect
 from ondol.errors import CallFailed, InvalidInput, Suspended
 from ondol.questions import AnswerType, Question
@@ -173,9 +173,9 @@ async def enter(
     seconds, place = tool.timeout.total_seconds(), 0
     try:
         while True:
-            began = drive.clock.now()
+            began = elapsed(drive.clock)
             said = await body.next(seconds, drive.token)
-            seconds -= (drive.clock.now() - began).total_seconds()  # what its steps take does not count
+            seconds -= elapsed(drive.clock) - began  # what its steps take does not count
             if isinstance(said, StepCall):
                 step = await _call(calls, effect, place, said)
             elif isinstance(said, Question):

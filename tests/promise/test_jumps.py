@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from ondol import AlreadyDecided, Context, tool
+from ondol import AlreadyDecided, Context, OutboxMessage, tool
 from ondol.testing import FaultPlan, barrier, call, error, raise_
-from promise.house import House, letter, look, refund, rest, states, the_ask
+from promise.house import House, letter, look, mail, refund, rest, states, the_ask
 
 JUMPS = [timedelta(hours=9), timedelta(days=1), timedelta(days=3650)]
 
@@ -93,17 +93,93 @@ async def test_in_the_pause_a_persons_word_still_counts_and_after_it_no_more(hou
 
 async def test_a_lost_attempt_is_not_waited_for_longer_than_it_could_take(house: House) -> None:
     """The clock was set back after it began: its deadline is a day away, and it was given a minute."""
-    agent = house.agent([call("refund", order="1")], "done", tools=[refund])
-    async with house.life(agent, dies_at="refund.before") as life:
+    agent = house.agent([call("mail", to="kim")], "done", tools=[mail])
+    async with house.life(agent, dies_at="mail.before") as life:
         await life.ends(life.rt.run(agent, "go", session="s", operation_id="op"))
     house.clock.jump(days=-1)
     async with house.life(agent) as life:
         run = await life.rt.find_run("op")
         await house.clock.wait_for_timers()
-        assert house.count("refund") == 0  # until then the lost one may still act
+        assert house.count("mail") == 0  # until then the lost one may still act
         house.clock.advance(seconds=61)
         assert await rest(run) == "completed"
-        assert await states(run) == [("refund", "succeeded", 2)]
+        assert await states(run) == [("mail", "succeeded", 2)]
+
+
+@pytest.mark.parametrize(("back", "state"), [(timedelta(minutes=4), "completed"), (timedelta(minutes=6), "waiting")])
+async def test_a_key_whose_age_nobody_knows_because_the_clock_was_set_back_is_not_sent_again(
+    house: House, back: timedelta, state: str
+) -> None:
+    """It may be older than its ``key_ttl``: nobody knows for how long the clock was wrong."""
+    agent = house.agent([call("refund", order="1")], "done", tools=[refund])
+    async with house.life(agent, dies_at="refund.after") as life:
+        await life.ends(life.rt.run(agent, "go", session="s", operation_id="op"))
+    house.clock.jump(-back)
+    async with house.life(agent) as life:
+        run = await life.rt.find_run("op")
+        if state == "completed":
+            await house.clock.wait_for_timers()
+            house.clock.advance(minutes=6)
+        assert await rest(run) == state
+        if state == "waiting":
+            assert house.count("refund") == 1
+            await (await the_ask(run, "unknown_effect")).not_happened("looked it up", by="lee")
+            await house.clock.wait_for_timers()
+            house.clock.advance(minutes=2)
+            assert await rest(run) == "completed"
+    assert house.count("refund") == 2
+    assert len(house.keys("refund")) == 1
+
+
+@pytest.mark.parametrize("jump", [timedelta(hours=10), timedelta(hours=-10)])
+async def test_the_time_of_a_body_of_steps_is_the_time_that_passed_also_where_the_clock_is_set(
+    house: House, jump: timedelta
+) -> None:
+    """It is over after a minute of its own, before and after the jump together."""
+    reached, opened = asyncio.Queue[str](), asyncio.Queue[None]()
+
+    @tool(effect="steps", timeout=timedelta(minutes=1))
+    async def task(ctx: Context[House]) -> str:
+        for order in ("1", "2"):
+            reached.put_nowait(order)
+            await opened.get()
+            await ctx.call(look, order=order)
+        reached.put_nowait("end")
+        await opened.get()
+        return "all of it"
+
+    agent = house.agent([call("task")], "done", tools=[task])
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert await reached.get() == "1"
+        house.clock.jump(jump)
+        opened.put_nowait(None)
+        assert await reached.get() == "2"
+        house.clock.advance(seconds=40)
+        opened.put_nowait(None)
+        assert await reached.get() == "end"
+        await house.clock.wait_for_timers()
+        house.clock.advance(seconds=25)
+        assert await rest(run) == "completed"
+        assert await states(run) == [("task", "failed", 0), ("look", "succeeded", 0), ("look", "succeeded", 0)]
+
+
+async def test_a_message_of_the_outbox_is_told_again_though_the_clock_was_set_back(house: House) -> None:
+    agent, heard = house.agent("done"), asyncio.Queue[str]()
+
+    async def listen(message: OutboxMessage) -> None:
+        heard.put_nowait(message.run)
+        if message.run == first.id and message.attempts == 0:
+            raise ConnectionError("nobody is there")
+
+    async with house.life(agent, deliver=listen) as life:
+        first = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert await heard.get() == first.id
+        while (await life.rt.outbox())[0].error is None:
+            pass
+        house.clock.jump(days=-1)
+        later = await life.rt.start(agent, "go", session="t", operation_id="later")
+        assert {await heard.get(), await heard.get()} == {first.id, later.id}
 
 
 async def test_the_next_attempt_at_the_model_comes_though_the_clock_was_set_back(house: House) -> None:

@@ -55,7 +55,7 @@ async def case(seed: int, place: Place) -> None:
             world.asks_for(world.again(working))
         since = world.clock.monotonic()
         await rests(world, working, PATIENCE)
-        await is_told_what_happened(world, working, work)
+        await is_told_what_happened(world, working, work, jump)
         if dies == "no" and world.clock.monotonic() < since + clock.JUMP.total_seconds():
             await nothing_expires(world, asking)
         done = world.now.runs[run_of(world, working)]
@@ -129,11 +129,12 @@ async def nothing_expires(world: World, asking: Sent) -> None:
     assert world.now.asks[ask.id].state == "open", f"it is {world.now.asks[ask.id].state} because of a jump"
 
 
-async def is_told_what_happened(world: World, sent: Sent, work: str) -> None:
-    """A person says what nobody else can know: whether a letter went out before its process died."""
+async def is_told_what_happened(world: World, sent: Sent, work: str, jump: timedelta) -> None:
+    """A person says what nobody else can know: whether a letter went out before its process died, or a refund whose
+    key may be too old by now."""
     run = run_of(world, sent)
     if world.now.runs[run].state == "waiting":
-        assert work == "letter"
+        assert work == "letter" or (work == "refund" and (jump >= DAY or jump < -clock.JUMP))
         (ask,) = world.now.open_asks(run)
         how = "happened" if world.ledger else "not_happened"
         world.asks_for(world.decision(ask.id, how, {}))

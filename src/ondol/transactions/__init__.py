@@ -61,6 +61,7 @@ from ondol.transactions.indexing import (
 )
 from ondol.transactions.outbox import (
     DROPPED,
+    LONGEST_PAUSE,
     Dropped,
     OutboxRow,
     deliver_again,
@@ -117,6 +118,7 @@ __all__ = [
     "CONFIRMED",
     "DECISIONS",
     "DROPPED",
+    "LONGEST_PAUSE",
     "REPLY_KEPT",
     "RETRYABLE_AFTER_RESTORE",
     "STATEMENTS",

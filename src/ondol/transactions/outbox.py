@@ -18,7 +18,7 @@ from ondol.transactions.statements import Statement, Tx, with_conditions
 DROPPED = "turn.dropped"  # the kind of a message that only memory hears
 STATES = "pending", "delivered", "dead"
 ATTEMPTS = 8  # after which a message is dead
-_FIRST, _LONGEST = 2_000_000, 3_600_000_000  # microseconds between attempts: four times as long after each
+_FIRST, LONGEST_PAUSE = 2_000_000, 3_600_000_000  # microseconds between attempts: four times as long after each
 
 
 class OutboxRow(NamedTuple):
@@ -101,7 +101,7 @@ def delivered(
 def not_delivered(tenant: str, message: OutboxRow, error: str, at: int) -> Tx[None]:
     """It is told again later, or given up: then it is dead, and stays to be seen."""
     attempts = message.attempts + 1
-    pause = min(_FIRST * 4 ** (attempts - 1), _LONGEST)
+    pause = min(_FIRST * 4 ** (attempts - 1), LONGEST_PAUSE)
     state = "dead" if attempts >= ATTEMPTS else "pending"
     yield [_set(tenant, message, state, attempts, at + pause, error)]
 
