@@ -1662,19 +1662,14 @@ MUTANTS = (
         ("tests/promise/test_context.py::test_what_a_provider_counts_holds_for_the_next_turn_and_after_a_restart",),
     ),
     Mutant(
-        "vectors: a fact that is found by words and by vectors comes once",
+        "vectors: what is found by words and by vectors comes once",
         "lookups.py",
-        "(yield from _by_vectors(scope, near, now))}\n    order = vectors.fused([list(words), list(close)])[:limit]",
-        "(yield from _by_vectors(scope, near, now))}\n    order = [*words, *close][:limit]",
-        ("tests/promise/test_vectors.py::test_what_words_and_vectors_both_find_comes_once_and_first",),
-    ),
-    Mutant(
-        "vectors: a passage that is found by words and by vectors comes once",
-        "lookups.py",
-        "(yield from _passages_by_vectors(space, near))}\n"
-        "    order = vectors.fused([list(words), list(close)])[:limit]",
-        "(yield from _passages_by_vectors(space, near))}\n    order = [*words, *close][:limit]",
-        ("tests/promise/test_vectors.py::test_a_passage_that_words_and_vectors_both_find_comes_once_and_first",),
+        "    order = vectors.fused([list(words), list(close)])[:limit]\n",
+        "    order = [*words, *close][:limit]\n",
+        (
+            "tests/promise/test_vectors.py::test_what_words_and_vectors_both_find_comes_once_and_first",
+            "tests/promise/test_vectors.py::test_a_passage_that_words_and_vectors_both_find_comes_once_and_first",
+        ),
     ),
     Mutant(
         "vectors: fused, each ranking counts a text once",

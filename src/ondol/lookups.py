@@ -8,7 +8,7 @@ texts there are: see ``ranking``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ondol import messages, ranking, terms, vectors
 from ondol.errors import NotFound
@@ -17,6 +17,8 @@ from ondol.records import FactRow
 from ondol.terms import Asked
 from ondol.transactions import Row, Scope, Space, Statement, Tx, checked_body, stored_text, text_of, with_conditions
 from ondol.vectors import Method, Near
+
+T = TypeVar("T")
 
 _HIGHEST = "\U0010ffff"
 _DIGITS = 19  # of the largest number that a database holds
@@ -45,8 +47,17 @@ def find_facts(scope: Scope, query: str, now: int, limit: int, near: Near | None
         return (yield from _by_words(scope, query, now, limit))
     words = {f.fact.doc: f for f in (yield from _by_words(scope, query, now, max(limit, vectors.NEAREST)))}
     close = {f.fact.doc: f for f in (yield from _by_vectors(scope, near, now))}
+    return [found._replace(by=by) for found, by in _fused(words, close, limit)]
+
+
+def _fused(words: Mapping[int, T], close: Mapping[int, T], limit: int) -> list[tuple[T, Method]]:
+    """What was found by words and by vectors, by its number: the best first, each with what found it."""
+    both = words.keys() & close.keys()
     order = vectors.fused([list(words), list(close)])[:limit]
-    return [(words.get(doc) or close[doc])._replace(by=vectors.method(doc, list(words), list(close))) for doc in order]
+    return [
+        (words.get(doc) or close[doc], "both" if doc in both else "words" if doc in words else "vectors")
+        for doc in order
+    ]
 
 
 def _by_words(scope: Scope, query: str, now: int, limit: int) -> Tx[list[FoundFact]]:
@@ -204,8 +215,7 @@ def find_passages(space: Space, query: str, limit: int, near: Near | None = None
     by_words = yield from _passages_by_words(space, query, max(limit, vectors.NEAREST))
     words = {f.hit.text: f for f in by_words}
     close = {f.hit.text: f for f in (yield from _passages_by_vectors(space, near))}
-    order = vectors.fused([list(words), list(close)])[:limit]
-    return [(words.get(doc) or close[doc])._replace(by=vectors.method(doc, list(words), list(close))) for doc in order]
+    return [found._replace(by=by) for found, by in _fused(words, close, limit)]
 
 
 def _passages_by_words(space: Space, query: str, limit: int) -> Tx[list[FoundText]]:

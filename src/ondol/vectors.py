@@ -65,10 +65,3 @@ def fused(rankings: Sequence[Sequence[int]]) -> list[int]:
         for rank, text in enumerate(dict.fromkeys(ranking), 1):
             scores[text] = scores.get(text, Fraction(0)) + Fraction(1, _DAMPING + rank)
     return sorted(scores, key=lambda text: -scores[text])  # stable: equal ones stay as the rankings name them
-
-
-def method(text: int, words: Sequence[int], near: Sequence[int]) -> Method:
-    """By which of the two it was found."""
-    if text not in near:
-        return "words"
-    return "both" if text in words else "vectors"
