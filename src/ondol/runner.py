@@ -595,28 +595,22 @@ class Drive:
 
         It is not part of any conversation.
         """
-        failed = events.StepFailed(
-            step=self.state.step + 1, attempt=self.state.attempt, error="cancelled", message=said[:_PARTIAL_KEPT],
-            **spent,
-        )  # fmt: skip
-        await self._write_failed(failed)
+        await self._write_given_up("cancelled", said[:_PARTIAL_KEPT], **spent)
 
     async def gave_up_summary(self) -> None:
         """The model was asked for a summary, and something else came first. What it cost nobody said."""
-        failed = events.StepFailed(
-            step=self.state.step + 1, attempt=self.state.attempt, error="cancelled", untold=True,
-            message="given up: a summary", retry_at=self.now(), asked=self.asked.model.name,
-        )  # fmt: skip
-        await self._write_failed(failed)
+        await self._write_given_up(
+            "cancelled", "given up: a summary", untold=True, asked=self.asked.model.name, retry_at=self.now()
+        )
 
     async def _out_of_time(self) -> None:
         """The run may not be worked on any longer, so the call was given up. The next action says the rest."""
-        failed = events.StepFailed(
-            step=self.state.step + 1, attempt=self.state.attempt, error="limit_wall", untold=True,
-            message="given up: the time that the run may be worked on is over", retry_at=self.now(),
-            asked=self.asked.model.name,
-        )  # fmt: skip
-        await self._write_failed(failed)
+        said = "given up: the time that the run may be worked on is over"
+        await self._write_given_up("limit_wall", said, untold=True, asked=self.asked.model.name, retry_at=self.now())
+
+    async def _write_given_up(self, error: str, message: str, **more: Any) -> None:
+        step, attempt = self.state.step + 1, self.state.attempt
+        await self._write_failed(events.StepFailed(step=step, attempt=attempt, error=error, message=message, **more))
 
     async def _model_failed(self, error: ModelError) -> None:
         attempt, now = self.state.attempt, self.now()
