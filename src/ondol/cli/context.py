@@ -8,8 +8,7 @@ import typer
 
 from ondol import outputs
 from ondol.bodies import context_body
-from ondol.cli.runs import imported_instead
-from ondol.cli.surface import ONE_ID, Cli, one_id, verb
+from ondol.cli.surface import ONE_ID, Cli, imported_instead, one_id, verb
 from ondol.errors import NotFound
 from ondol.messages import Attachment, Message, Reasoning, Text, ToolCall, ToolResponse
 from ondol.showing import called, exact, safe

@@ -18,8 +18,8 @@ from ondol.cli.follow import AtRest, Behind, NoDriver, follow, say_waiting, wait
 from ondol.cli.lines import decided, deciding, happened
 from ondol.cli.output import Column, compact, say, when
 from ondol.cli.run import AgentName, Model, drive
-from ondol.cli.surface import By, Cli, Id, Ids, Limit, noun, verb
-from ondol.errors import CannotGoOn, CursorExpired, InvalidInput, NotFound, OndolError, ReadOnly, RunWaiting
+from ondol.cli.surface import By, Cli, Id, Ids, Limit, imported_instead, noun, verb, why_not
+from ondol.errors import CannotGoOn, CursorExpired, InvalidInput, NotFound, OndolError, RunWaiting
 from ondol.events import Event
 from ondol.handles import Ask, Effect, Lineage, Run
 from ondol.imported import ImportedRun
@@ -38,7 +38,7 @@ def _stands(run: Run) -> str:
 
 _COLUMNS: list[Column[Run]] = [
     Column("ID", lambda r: r.id),
-    Column("STATE", lambda r: _stands(r)),
+    Column("STATE", _stands),
     Column("AGENT", lambda r: r.agent),
     Column("SESSION", lambda r: r.session),
     Column("OPERATION", lambda r: r.operation_id),
@@ -127,16 +127,6 @@ class Shown:
             "events": [event_body(e) for e in self.events],
             "replays": [r.id for r in self.lineage.replays], "forks": [r.id for r in self.lineage.forks],
         }  # fmt: skip
-
-
-async def imported_instead(rt: Runtime, run: str, missing: NotFound) -> ImportedRun:
-    """The imported run of that id, where the store has no run of its own. Raises ``missing`` if there is none."""
-    if not hasattr(rt, "imported"):  # no server has them
-        raise missing
-    try:
-        return await rt.imported(run)
-    except NotFound:
-        raise missing from None
 
 
 async def _so_far(run: Run) -> list[Event]:
@@ -397,8 +387,7 @@ async def own_run(rt: Runtime, id: str) -> Run:
     try:
         return await rt.get_run(id)
     except NotFound as missing:
-        await imported_instead(rt, id, missing)
-        raise ReadOnly(id) from None
+        raise await why_not(rt, id, missing) from None
 
 
 def check_agent(rt: Runtime, run: Run, app: str | None) -> None:

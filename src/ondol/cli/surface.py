@@ -25,6 +25,7 @@ from ondol.errors import InvalidInput, NotFound, OndolError, ReadOnly
 from ondol.ids import DEFAULT_TENANT
 
 if TYPE_CHECKING:
+    from ondol.imported import ImportedRun
     from ondol.runtime import Runtime
     from ondol.store import Store
 
@@ -197,7 +198,7 @@ class Cli:
                 try:
                     done.append(await do(rt, one))
                 except NotFound as missing:
-                    self.failed(await _why_not(rt, one, missing) if acts else missing)
+                    self.failed(await why_not(rt, one, missing) if acts else missing)
                 except OndolError as error:
                     self.failed(error)
         if not self.out.for_people:
@@ -239,12 +240,20 @@ def _without_password(url: str) -> str:
     return re.sub(r"(?<=[?&])(ssl)?password=[^&]*&?", "", url).rstrip("?&")
 
 
-async def _why_not(rt: Runtime, id: str, missing: NotFound) -> OndolError:
-    """Nothing can be done with an imported run, though it is there."""
+async def imported_instead(rt: Runtime, run: str, missing: NotFound) -> ImportedRun:
+    """The imported run of that id, where the store has no run of its own. Raises ``missing`` if there is none."""
     if not hasattr(rt, "imported"):  # no server has them
-        return missing
+        raise missing
     try:
-        await rt.imported(id)
+        return await rt.imported(run)
+    except NotFound:
+        raise missing from None
+
+
+async def why_not(rt: Runtime, id: str, missing: NotFound) -> OndolError:
+    """Nothing can be done with an imported run, though it is there."""
+    try:
+        await imported_instead(rt, id, missing)
     except NotFound:
         return missing
     return ReadOnly(id)
