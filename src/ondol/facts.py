@@ -137,7 +137,7 @@ class Facts:
         expires = None if keep is None else now + int(keep.total_seconds() * 1e6)
         new = NewFact(ids.new_fact_id(self._rt.clock.now()), checked_fact(text))
         row = await self._rt._write(
-            transactions.remember_by_hand, scope, new, now, by=_by(by), door=self._rt.door, expires_at=expires
+            transactions.remember_by_hand, scope, new, now, by=acting(by), door=self._rt.door, expires_at=expires
         )
         self._rt._embedding.look(scope)
         return _fact(row)
@@ -149,7 +149,7 @@ class Facts:
         """Put a person's words in place of a fact. It counts as trusted from then on. Raises NotFound."""
         scope = _scope(tenant, agent, user)
         row = await self._rt._write(
-            transactions.edit_fact, scope, fact, checked_fact(text), self._now(), by=_by(by), door=self._rt.door
+            transactions.edit_fact, scope, fact, checked_fact(text), self._now(), by=acting(by), door=self._rt.door
         )
         self._rt._embedding.look(scope)
         return _fact(row)
@@ -159,13 +159,13 @@ class Facts:
     ) -> None:
         """Erase one fact. Raises NotFound."""
         scope = _scope(tenant, agent, user)
-        await self._rt._write(transactions.remove_fact, scope, fact, self._now(), by=_by(by), door=self._rt.door)
+        await self._rt._write(transactions.remove_fact, scope, fact, self._now(), by=acting(by), door=self._rt.door)
 
     async def erase(self, *, agent: Agent | str, user: str, by: str | None = None, tenant: str = DEFAULT_TENANT) -> int:
         """Erase all that an agent remembers of a user; returns how many facts that were."""
         scope, erased = _scope(tenant, agent, user), 0
         while some := await self._rt._write(
-            transactions.erase_memory, scope, self._now(), by=_by(by), door=self._rt.door
+            transactions.erase_memory, scope, self._now(), by=acting(by), door=self._rt.door
         ):
             erased += some
         return erased
@@ -191,10 +191,6 @@ def _scope(tenant: str, agent: Agent | str, user: str) -> Scope:
         if not value:
             raise InvalidInput(f"a memory belongs to an agent and a user: name the {kind} ({kind}=...)")
     return Scope(checked_id("tenant", tenant), checked_id("the name of an agent", name), checked_id("user", user))
-
-
-def _by(by: str | None) -> str:
-    return acting(by)
 
 
 def _fact(row: FactRow, score: int = 0, terms: tuple[str, ...] = (), found_by: Method | None = None) -> Fact:

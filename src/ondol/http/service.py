@@ -264,7 +264,7 @@ class Service:
     ) -> Page:
         caller.needs("read")
         rows = await self.rt.sessions(user=caller.user_for(user), after=after, limit=limit + 1, tenant=caller.tenant)
-        return Page(items=rows[:limit], next=rows[limit - 1].id if len(rows) > limit else None)
+        return page_of(rows, limit)
 
     async def make_session(
         self, caller: Caller, session: str | None, *, state: Mapping[str, Any] | None = None, title: str | None = None,
@@ -484,7 +484,7 @@ class Service:
             raise Forbidden("this token is bound to one user, and this is about all: use one without '--user'")
 
 
-def page_of(rows: Sequence[Ask] | Sequence[Effect] | Sequence[OutboxMessage], limit: int) -> Page:
+def page_of(rows: Sequence[Ask | Effect | OutboxMessage | Session], limit: int) -> Page:
     """The first of these, which are one more where there is another page."""
     return Page(items=list(rows[:limit]), next=rows[limit - 1].id if len(rows) > limit else None)
 
