@@ -7,7 +7,7 @@ JSON lacks has a tag.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, cast
 
 from typing_extensions import TypedDict
 
@@ -19,15 +19,12 @@ from ondol.errors import CODES
 from ondol.events import Event
 from ondol.facts import Fact
 from ondol.handles import Act, Ahead, Ask, Effect, Lineage, Pin, Run, Session, SessionMessage
+from ondol.journal import RunStatus
 from ondol.messages import Message, dumps
 from ondol.replay import ReplayVerdict
 from ondol.seeing import SeenContext
 from ondol.spending import UsageLine
 from ondol.usage import Usage
-
-RunState: TypeAlias = Literal[
-    "queued", "running", "waiting", "parked", "completed", "failed", "cancelled", "expired", "joined"
-]
 
 
 def stamp(at: datetime | None) -> str | None:
@@ -77,7 +74,7 @@ class AheadBody(TypedDict):
 
 class RunBody(TypedDict):
     id: str
-    state: RunState
+    state: RunStatus
     session: str
     operation_id: str
     agent: str

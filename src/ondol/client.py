@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import httpx
 
@@ -59,7 +59,7 @@ from ondol.replay import By, ReplayVerdict
 from ondol.runtime import ForkEffects, ReplayClock, Trigger
 from ondol.seeing import SeenContext
 from ondol.spending import UsageBy, UsageLine
-from ondol.transactions import Decision, IfBusy
+from ondol.transactions import Decision, IfBusy, OutboxState
 
 T = TypeVar("T")
 
@@ -280,7 +280,7 @@ class AsyncClient:
         return [usage_line_of(b) for b in (await self._get("usage", wanted))["items"]]
 
     async def outbox(
-        self, *, state: Literal["pending", "delivered", "dead"] | None = None, after: str | None = None,
+        self, *, state: OutboxState | None = None, after: str | None = None,
         limit: int = 100, tenant: str = DEFAULT_TENANT,
     ) -> list[OutboxMessage]:  # fmt: skip
         """As ``Runtime.outbox``."""

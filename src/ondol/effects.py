@@ -14,7 +14,7 @@ from ondol.clock import JUMP
 from ondol.events import EffectClass
 
 EffectState: TypeAlias = Literal[
-    "planned", "asked", "approved", "denied", "started", "succeeded", "failed", "unknown", "abandoned", "expired"
+    "planned", "asked", "approved", "started", "succeeded", "failed", "unknown", "denied", "abandoned", "expired"
 ]
 #: The call has a result that the model can be told.
 OUTCOMES: frozenset[str] = frozenset({"succeeded", "failed", "denied", "abandoned", "expired"})

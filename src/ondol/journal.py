@@ -22,7 +22,7 @@ from ondol.view import View
 VERSION = 1  # of the entries on disk
 
 RunStatus: TypeAlias = Literal[
-    "queued", "running", "waiting", "completed", "failed", "cancelled", "expired", "parked", "joined"
+    "queued", "running", "waiting", "parked", "completed", "failed", "cancelled", "expired", "joined"
 ]
 
 

@@ -104,7 +104,7 @@ from ondol.stores import open_store
 from ondol.streams import Streams, Watch
 from ondol.threads import in_thread
 from ondol.tools import Found, as_sent
-from ondol.transactions import Accepted, Decision, IfBusy, NewFork, NewReplay, NewRun, Tx
+from ondol.transactions import Accepted, Decision, IfBusy, NewFork, NewReplay, NewRun, OutboxState, Tx
 from ondol.worker import SLOTS, EmbeddedEngine, no_driver_reason
 
 if TYPE_CHECKING:
@@ -117,7 +117,6 @@ T = TypeVar("T")
 
 ForkEffects: TypeAlias = Literal["reuse", "stub", "run"]
 ReplayClock: TypeAlias = Literal["recorded", "now"]
-OutboxState: TypeAlias = Literal["pending", "delivered", "dead"]
 MissingTool: TypeAlias = Literal["refuse", "park"]
 Trigger: TypeAlias = Literal["chat", "workflow", "schedule", "webhook", "api"]
 

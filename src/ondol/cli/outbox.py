@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -11,13 +11,11 @@ from ondol.cli.output import Column, when
 from ondol.cli.surface import By, Cli, Ids, Limit, noun, verb
 from ondol.deliveries import OutboxMessage
 from ondol.runtime import Runtime
+from ondol.transactions import OutboxState
 
 app = noun("What is told when runs wait or end, and what could not be told.")
 
-State = Annotated[
-    Literal["pending", "delivered", "dead"] | None,
-    typer.Option("--state", help="Only these. 'dead' is what was given up."),
-]
+State = Annotated[OutboxState | None, typer.Option("--state", help="Only these. 'dead' is what was given up.")]
 
 _COLUMNS: list[Column[OutboxMessage]] = [
     Column("ID", lambda m: m.id),

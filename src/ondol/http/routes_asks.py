@@ -9,6 +9,7 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from ondol.bodies import AskBody, EffectBody, ask_body, effect_body
+from ondol.effects import EffectState
 from ondol.handles import AskState
 from ondol.http import replies, routing
 from ondol.http.replies import Json
@@ -18,9 +19,6 @@ from ondol.http.service import Service, Word
 AskId = Annotated[str, Path(description="The id of an ask.", min_length=1)]
 EffectId = Annotated[str, Path(description="The id of an effect.", min_length=1)]
 AskOrder = Literal["oldest_first", "newest_first"]
-EffectState = Literal[
-    "planned", "asked", "approved", "started", "succeeded", "failed", "unknown", "denied", "abandoned", "expired"
-]
 
 
 class Asks(TypedDict):

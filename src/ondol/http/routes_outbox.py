@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
 from pydantic import AfterValidator
@@ -14,6 +14,7 @@ from ondol.http import replies, routing
 from ondol.http.replies import Json
 from ondol.http.requests import SLASH, After, Body, Id, Limit, caller_in
 from ondol.http.service import Service, page_of
+from ondol.transactions import OutboxState
 
 MessageId = Annotated[
     str, Path(description="The id of a message: that of the run's event.", min_length=1),
@@ -36,9 +37,7 @@ def routes(service: Service) -> APIRouter:
     @router.get("/outbox", responses={200: {"model": Outbox}, **routing.problems()})
     async def list_outbox(
         request: Request,
-        state: Annotated[
-            Literal["pending", "delivered", "dead"] | None, Query(description="`dead`: what was given up.")
-        ] = None,
+        state: Annotated[OutboxState | None, Query(description="`dead`: what was given up.")] = None,
         after: After = None, limit: Limit = 50,
     ) -> Response:  # fmt: skip
         """What was, is or could not be told of runs, the newest first. It holds nothing of what was said."""

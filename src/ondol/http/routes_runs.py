@@ -12,7 +12,6 @@ from ondol.bodies import (
     ContextBody,
     LineageBody,
     RunBody,
-    RunState,
     VerdictBody,
     context_body,
     lineage_body,
@@ -46,6 +45,7 @@ from ondol.http.requests import (
 )
 from ondol.http.service import LONGEST_WAIT, Service
 from ondol.http.steps import StepBody, steps_of
+from ondol.journal import RunStatus
 
 RunId = Annotated[str, Path(description="The id of a run.", min_length=1)]
 
@@ -154,7 +154,7 @@ def routes(service: Service, drain: Drain) -> APIRouter:
 
     @router.get("/runs", responses={200: {"model": Runs}, **routing.problems()})
     async def list_runs(
-        request: Request, session: str | None = None, user: str | None = None, state: RunState | None = None,
+        request: Request, session: str | None = None, user: str | None = None, state: RunStatus | None = None,
         agent: str | None = None,
         q: Annotated[str | None, Query(description="A text to look for, in what was asked, ids and errors.")] = None,
         before: Annotated[str | None, Query(description="`next` of the page before.")] = None, limit: Limit = 50,

@@ -7,7 +7,7 @@ no content, and its id is that of the run's event. It is told at least once; tel
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from ondol.errors import NotFound
 from ondol.records import SessionRow
@@ -16,7 +16,7 @@ from ondol.transactions.remembering import NewFact, Scope, remember
 from ondol.transactions.statements import Statement, Tx, with_conditions
 
 DROPPED = "turn.dropped"  # the kind of a message that only memory hears
-STATES = "pending", "delivered", "dead"
+OutboxState: TypeAlias = Literal["pending", "delivered", "dead"]
 ATTEMPTS = 8  # after which a message is dead
 _FIRST, LONGEST_PAUSE = 2_000_000, 3_600_000_000  # microseconds between attempts: four times as long after each
 
@@ -70,7 +70,7 @@ def due_messages(tenant: str, limit: int, after: tuple[int, str] = (-1, "")) -> 
 def list_outbox(tenant: str, state: str | None, limit: int, after: str | None = None) -> Tx[list[OutboxRow]]:
     """The newest first, behind the message ``after``. Raises NotFound."""
     always = {"tenant": tenant, "limit": limit}
-    states = STATES if state is None else [state]
+    states = get_args(OutboxState) if state is None else [state]
     pages = yield [with_conditions("outbox.list", always | {"state": s}, {"after": after}) for s in states]
     found = [OutboxRow(*row) for page in pages for row in page]
     if not found and after is not None:
