@@ -236,6 +236,23 @@ async def test_a_run_started_elsewhere_appears_in_an_open_conversation(site: Sit
     await shows(chat, "approval", ".turn:last-child .card.ask")
 
 
+async def test_what_a_message_does_to_a_run_can_be_chosen_once_there_is_one(site: Site, person: Visit) -> None:
+    await written(site, "choosing")
+    chat = await person.open("/session?id=choosing")
+    await shows(chat, "live", "#link")
+    await chat.fill("textarea[name=text]", "Be short")
+    choice = chat.locator("select[name=if_busy]")
+    await expect(choice).to_have_count(0)
+    run = await site.rt.start("writer", "And to lee", session="choosing")
+    await choice.select_option("interrupt", timeout=PATIENCE)
+    await shows(chat, "Dear Kim, ", ".draft")
+    await expect(choice).to_have_value("interrupt")
+    site.writer.go_on.set()
+    await run.result()
+    await expect(choice).to_have_count(0, timeout=PATIENCE)
+    await expect(chat.locator("textarea[name=text]")).to_have_value("Be short")
+
+
 # --- deciding ---------------------------------------------------------------------------------------------------
 
 
