@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from crash import invariants
 
-from ondol import events, queries, transactions
-from ondol.errors import AlreadyDecided, ClaimLost, SignalsUnread
+from ondol import events, lookups, queries, transactions
+from ondol.errors import AlreadyDecided, CancelRequested, ClaimLost, NotFound, SessionBusy, SignalsUnread
+from ondol.records import RunRow
 from ondol.store import Store
 from ondol.stores import open_store
 from ondol.transactions import Claim, Claimed, NewRun, PlannedCall, Tx
+from ondol.transactions.outbox import offer
 from ondol.transactions.pieces import Steer
 
 INPUT = '{"role":"user","parts":[]}'
@@ -42,9 +44,9 @@ async def claimed(store: Store, run: str, owner: str = "me") -> Claimed | None:
     return await store.write(transactions.claim, "default", run, owner, 1)
 
 
-async def held(store: Store, run: str = "r_1") -> Claimed:
+async def held(store: Store, run: str = "r_1", session: str = "s") -> Claimed:
     """The run is accepted and claimed, and has answered with a write and a read, which are planned."""
-    await store.write(transactions.accept, new(run[2:]), 1)
+    await store.write(transactions.accept, new(run[2:], session), 1)
     mine = await claimed(store, run)
     assert mine is not None
     calls = [
@@ -76,7 +78,7 @@ def committed(mine: Claimed) -> Tx[object]:
 
 
 def ended(mine: Claimed) -> Tx[object]:
-    return transactions.end(mine.claim, 2, events.RunFailed(code="internal", message="no"))
+    return transactions.end(mine.claim, 2, events.RunFailed(code="model_rejected", message="no"))
 
 
 def parked(mine: Claimed) -> Tx[object]:
@@ -120,7 +122,7 @@ WRITES: dict[str, Callable[[Claim, Claimed], tuple[Any, ...]]] = {
     "rest": lambda c, _: (transactions.rest, c),
     "suspend": lambda c, _: (transactions.suspend, c, 3, [], 6),
     "commit": lambda c, m: (transactions.commit, c, m.session, 3, {}, 2, None, (), 0, True),
-    "end": lambda c, _: (transactions.end, c, 3, events.RunFailed(code="internal", message="no")),
+    "end": lambda c, _: (transactions.end, c, 3, events.RunFailed(code="model_rejected", message="no")),
     "park_changed": lambda c, _: (transactions.park_changed, c, 3, "the code changed"),
     "release": lambda c, _: (transactions.release, "default", c.run, c.fence, 3),
 }  # fmt: skip
@@ -139,6 +141,32 @@ async def test_p7_whoever_does_not_hold_a_run_any_more_writes_nothing_of_it(
         with pytest.raises(ClaimLost):
             await store.write(*write(mine.claim, mine), **more)
         assert invariants.written(db, sound=False) == before, name
+
+
+#: What goes on while a cancel is requested, and while any other signal is unread.
+IN_SPITE_OF_CANCEL = {"note_down", "note_down (spent)", "outcome", "rest", "end", "release"}
+NOT_BEFORE_SIGNALS = {"ask_again", "ask_compaction", "started", "suspend", "park_changed"}
+
+
+@pytest.mark.parametrize("name", WRITES)
+async def test_what_a_cancel_or_an_unread_signal_refuses(store: Store, db: str, name: str) -> None:
+    """T3, T4, T6 and T8 while a cancel is requested, T4 while any signal is unread."""
+    cancelled, signalled = await held(store), await held(store, "r_2", "t")
+    await store.write(transactions.cancel, "default", "r_1", "kim", "python", "", 2)
+    await store.write(transactions.accept, new("steer", "t", if_busy="steer"), 2)
+    more = {"used": {}} if "spent" in name else {"asleep": True} if name == "rest" else {}
+    for mine, goes_on, refusal in (
+        (cancelled, name in IN_SPITE_OF_CANCEL, CancelRequested),
+        (signalled, name not in NOT_BEFORE_SIGNALS, SignalsUnread),
+    ):
+        before = invariants.written(db, sound=False)
+        write = WRITES[name](mine.claim, mine)
+        if goes_on:
+            await store.write(*write, **more)
+        else:
+            with pytest.raises(refusal):
+                await store.write(*write, **more)
+        assert (invariants.written(db, sound=False) == before) is not goes_on
 
 
 # --- everybody else ---------------------------------------------------------------------------------------------
@@ -174,13 +202,22 @@ async def test_whoever_looked_at_a_run_that_moved_on_since_writes_nothing_of_it(
         "recover": lambda: transactions.recover("default", run, fence, 3),
         "recover a cancelled one": lambda: transactions.recover("default", run, fence, 3),
         "park": lambda: transactions.park_restored("default", run, 3),
-        "end": lambda: transactions.end(mine.claim, 3, events.RunFailed(code="internal", message="no")),
+        "end": lambda: transactions.end(mine.claim, 3, events.RunFailed(code="model_rejected", message="no")),
     }
     if how == "recover a cancelled one":
         await store.write(transactions.cancel, "default", run, "kim", "python", "", 2)
     before = invariants.written(db, sound=False)
     with pytest.raises(ClaimLost):
         await store.write(interleaved, looks[how](), by(mine))
+    assert invariants.written(db, sound=False) == before
+
+
+async def test_a_run_that_is_claimed_as_it_is_cancelled_is_not_ended_under_its_holder(store: Store, db: str) -> None:
+    await store.write(transactions.accept, new("1"), 1)
+    before = invariants.written(db, sound=False)
+    cancel = transactions.cancel("default", "r_1", "kim", "python", "", 3)
+    with pytest.raises(ClaimLost):
+        await store.write(interleaved, cancel, transactions.claim("default", "r_1", "me", 2))
     assert invariants.written(db, sound=False) == before
 
 
@@ -270,3 +307,151 @@ async def claimed_in(store: Store, session: str) -> Claimed:
     mine = await claimed(store, f"r_{session}")
     assert mine is not None
     return mine
+
+
+# --- what nobody may lose ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["uploaded", "used"])
+async def test_b00_a_blob_that_is_wanted_as_unused_ones_are_collected_stays(store: Store, how: str) -> None:
+    """Whoever uploads it renews it; a run that uses it keeps it, also one whose clock is slow."""
+    await store.write(transactions.keep_blob, "default", "d1", 1, 1)
+    wanted: Tx[object] = transactions.keep_blob("default", "d1", 1, 20)
+    if how == "used":
+        wanted = transactions.accept(new("1", blobs=[("d1", 1)]), 1)
+    collected = await store.write(interleaved, transactions.drop_unused_blobs("default", 10), wanted)
+    assert collected.dropped == []
+
+
+async def test_a_steer_joins_with_what_its_host_has_attached_too(store: Store, db: str) -> None:
+    await store.write(transactions.accept, new("1", blobs=[("d1", 1)]), 1)
+    mine = await claimed(store, "r_1")
+    assert mine is not None
+    await store.write(transactions.accept, new("2", blobs=[("d1", 1)], if_busy="steer"), 1)
+    entry = [events.ContextBuilt(step=0, hash="", steers=["r_2"])]
+    await store.write(transactions.note_down, mine.claim, 2, entry, steers=[(Steer("r_2", INPUT), 2)])
+    assert invariants.written(db, sound=False).uses == {("r_1", "d1"), ("r_2", "d1")}
+
+
+async def test_a_session_is_not_deleted_twice_nor_under_a_run_that_is_parked(store: Store, db: str) -> None:
+    """What is parked goes on from its journal, once somebody says so."""
+
+    wanted = {"expected_revision": None, "with_unknown": True}
+    by = {"by": "kim", "door": "python"}
+
+    async def refused(error: type[Exception]) -> None:
+        before = invariants.written(db, sound=False)
+        with pytest.raises(error):
+            await store.write(transactions.delete_session, "default", "s", 3, **wanted, **by)
+        with pytest.raises(error):
+            await store.write(transactions.begin_delete_session, "default", "s", 0, **wanted)
+        assert invariants.written(db, sound=False) == before
+
+    await refused(NotFound)
+    await store.write(parked, await held(store))
+    await refused(SessionBusy)
+    await store.write(transactions.cancel, "default", "r_1", "kim", "python", "", 3)
+    await store.write(transactions.delete_session, "default", "s", 3, **wanted, **by)
+    await refused(NotFound)
+    with pytest.raises(NotFound):
+        await store.write(transactions.pin_session, "default", "s", 4, text="this", **by)
+
+
+async def test_of_a_session_that_was_deleted_a_tombstone_stays_and_whoever_begins_it_anew_owns_it(
+    store: Store, db: str
+) -> None:
+    """Its revision goes on, and so do the places in its queue."""
+    await store.write(transactions.accept, new("1", user_id="kim", zone="Asia/Seoul", metadata="{}"), 1)
+    mine = await claimed(store, "r_1")
+    assert mine is not None
+    await store.write(transactions.commit, mine.claim, mine.session, 2, {"text": "yes"}, 2, '{"a":1}', (), 0, True)
+    failed = await held(store, "r_2")
+    await store.write(ended, failed)
+    gone = {"expected_revision": None, "with_unknown": True, "by": "kim", "door": "python"}
+    after = await store.write(transactions.delete_session, "default", "s", 3, **gone)
+    assert (after.revision, after.deleted_at, after.state, after.state_sum) == (2, 3, "{}", None)
+    for run in ("r_1", "r_2"):
+        row = await store.read(queries.get_run, "default", run)
+        told = (row.reply, row.reply_sum, row.base, row.error, row.metadata)
+        assert (told, row.retryable, row.told) == ((None,) * 5, 0, 1)
+    for name, zone in (("3", "Europe/Rome"), ("4", None)):
+        await store.write(transactions.accept, new(name, user_id="lee", zone=zone), 4)
+    written = invariants.written(db, sound=False)
+    again = written.sessions["default", "s"]
+    assert (again.revision, again.user_id, again.zone, again.deleted_at) == (3, "lee", "Europe/Rome", None)
+    assert [written.runs[run].place for run in ("r_3", "r_4")] == [2, 3]
+
+
+async def test_a_run_that_goes_on_later_is_as_one_that_never_stopped(store: Store) -> None:
+    """Of what stopped it, nothing is shown any more; and each change by another raises the fence."""
+
+    async def row() -> RunRow:
+        return await store.read(queries.get_run, "default", "r_1")
+
+    mine = await held(store)
+    quota = events.RunFailed(code="model_quota", message="paid up", retryable=True)
+    await store.write(transactions.end, mine.claim, 2, quota)
+    failed = await row()
+    assert (failed.state, failed.retryable, failed.ended_at, failed.owner) == ("failed", 1, 2, None)
+    await store.write(transactions.resume, "default", "r_1", 3)
+    again = await row()
+    assert (again.state, again.retryable, again.ended_at, again.owner) == ("queued", 0, None, None)
+    assert (again.error, again.told, again.fence) == (None, 0, failed.fence + 1)
+    mine = await claimed(store, "r_1")
+    assert mine is not None
+    await store.write(transactions.end, mine.claim, 4, quota)
+    await store.write(transactions.park_restored, "default", "r_1", 5)
+    stopped = await row()
+    assert (stopped.state, stopped.retryable, stopped.ended_at, stopped.owner) == ("parked", 0, None, None)
+    assert stopped.fence == again.fence + 2
+    await store.write(transactions.cancel, "default", "r_1", "kim", "python", "", 6)
+    assert (await row()).fence == stopped.fence + 1
+
+
+@pytest.mark.parametrize("how", ["answer", "suspend", "end", "park_changed"])
+async def test_deaths_are_counted_at_one_step_only(store: Store, how: str) -> None:
+    mine = await held(store)
+    for _ in range(2):
+        left = await store.write(transactions.recover, "default", "r_1", mine.claim.fence, 2)
+        assert left.owner is None
+        again = await claimed(store, "r_1")
+        assert again is not None
+        mine = again
+    assert mine.run.deaths == mine.claim.deaths == 2
+    write = WRITES[how](mine.claim, mine)
+    if how == "suspend":
+        write = (transactions.suspend, mine.claim, 3, [], mine.run.next_seq - 1)
+    await store.write(*write)
+    assert (await store.read(queries.get_run, "default", "r_1")).deaths == 0
+
+
+async def test_a_turn_that_is_shown_no_more_is_offered_once(store: Store, db: str) -> None:
+    """By whichever of the sessions that go on from it."""
+    await store.write(transactions.accept, new("1", user_id="kim"), 1)
+    mine = await claimed(store, "r_1")
+    assert mine is not None
+    await store.write(committed, mine)
+    for at in (3, 4):
+        await store.write(offer, "default", "s", at, transactions.Dropped("a", 0, 9))
+    ((id, message),) = invariants.written(db, sound=False).outbox.items()
+    assert (id, message.at) == ("r_1/dropped", 3)
+
+
+async def test_what_an_older_text_of_a_fact_means_is_not_kept_for_the_new_one(store: Store) -> None:
+    scope = transactions.Scope("default", "a", "kim")
+    fact = transactions.NewFact("f_1", "likes tea")
+    by = {"by": "kim", "door": "python"}
+    old = await store.write(transactions.remember_by_hand, scope, fact, 1, expires_at=None, **by)
+    new_one = await store.write(transactions.edit_fact, scope, "f_1", "likes coffee", 2, **by)
+    await store.write(transactions.keep_vectors, scope, "m", [(old, b"tea")])
+    assert await store.read(lookups.without_vector, scope, "m", 3, 10) == [new_one]
+    await store.write(transactions.keep_vectors, scope, "m", [(new_one, b"coffee")])
+    assert await store.read(lookups.without_vector, scope, "m", 3, 10) == []
+
+
+async def test_what_a_passage_means_is_kept_by_the_model_that_is_used_now(store: Store) -> None:
+    space = transactions.Space("default", "documents", "", "", "handbook")
+    await store.write(transactions.add_passages, space, [transactions.NewText("d", 0, "how to")])
+    for model in ("one", "other"):
+        await store.write(transactions.keep_text_vectors, space, model, [(0, b"v")])
+        assert await store.read(lookups.passages_without_vector, space, model, 10, None) == []

@@ -47,12 +47,7 @@ def expired(ask: str) -> events.RunExpired:
 
 def end(claim: Claim, at: int, last: End) -> Tx[Ended]:
     """T9 by the holder. With a cancel requested it is always ``cancelled``."""
-    (rows,) = yield [("run.get", {"tenant": claim.tenant, "run": claim.run})]
-    if not rows or rows[0] is None:
-        raise ClaimLost(f"run {claim.run} is gone")
-    run = RunRow(*rows[0])
-    if run.state != "running" or run.fence != claim.fence:
-        raise ClaimLost(f"run {claim.run} is not held with fence {claim.fence} any more")
+    run = yield from get_run(claim.tenant, claim.run)
     if run.cancel and not isinstance(last, events.RunCancelled):
         last = yield from _asked_to_stop(run)
     return (yield from finish(run, at, last, held=claim))
