@@ -593,11 +593,13 @@ MUTANTS = (
         ("tests/promise/test_search.py::test_a_long_history_is_gone_through_once_when_it_is_first_searched",),
     ),
     Mutant(
-        "search: a run that may complete later is looked at again",
+        "search: a run that is about to complete is looked at again",
         "transactions/statements.sql",
-        "(retryable <> 0 OR state IN ('queued', 'running', 'waiting', 'parked'))",
-        "retryable <> 0",
-        ("tests/promise/test_search.py::test_a_run_that_is_not_completed_is_not_found_and_one_that_completes_late_is",),
+        "base IS NULL AND state IN ('queued', 'running') THEN n",
+        "base IS NULL AND state IN ('queued') THEN n",
+        (
+            "tests/promise/test_search.py::test_a_run_that_is_worked_on_while_others_are_searched_is_found_once_it_completes",
+        ),
     ),
     Mutant(
         "search: a deleted session is taken out of what is searched",
@@ -2335,6 +2337,15 @@ MUTANTS = (
         "        if waiting > new.queue:\n",
         "        if False:\n",
         ("tests/promise/test_limits.py::test_a_full_queue_refuses_and_writes_nothing",),
+    ),
+    Mutant(
+        "search: a run that completes after it rested is found",
+        "transactions/driving.py",
+        "    if claim.fence > 1:  # it may",
+        "    if False:  # it may",
+        (
+            "tests/promise/test_search.py::test_a_run_that_rests_for_months_holds_up_no_search_and_is_found_once_it_completes",
+        ),
     ),
     Mutant(
         "restore: a write that may have been made after the backup is not simply started",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable
 from functools import partial
@@ -20,7 +21,9 @@ from ondol import (
     Found,
     InvalidInput,
     ModelRequest,
+    RunFailed,
     Runtime,
+    RunWaiting,
     Search,
     SessionHistory,
     UserHistory,
@@ -32,7 +35,7 @@ from ondol import (
 )
 from ondol.errors import RevisionConflict
 from ondol.stores import sqlite
-from ondol.testing import ScriptedModel, call, text
+from ondol.testing import ScriptedModel, call, error, text
 from ondol.transactions import indexing
 
 
@@ -132,6 +135,62 @@ async def test_a_run_that_is_not_completed_is_not_found_and_one_that_completes_l
         await waiting.result()
         assert "a late word" in [f.text for f in await rt.search_history("late word", user="kim")]
         assert "signed the lease" in [f.text for f in await rt.search_history("lease", user="kim")]
+
+
+async def test_a_run_that_is_worked_on_while_others_are_searched_is_found_once_it_completes(db: str) -> None:
+    asked, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def answers(request: ModelRequest) -> str:
+        asked.set()
+        await goes_on.wait()
+        return "slowly"
+
+    agent, slow = searcher(UserHistory()), Agent("slow", model=ScriptedModel(answers))
+    async with Runtime(db, agents=[agent, slow]) as rt:
+        late = await rt.start(slow, "a late word", user="kim", session="x")
+        await asked.wait()
+        await rt.run(agent, "an early word", user="kim", session="y")
+        assert await rt.search_history("early", user="kim")
+        goes_on.set()
+        await late.result()
+        assert "a late word" in [f.text for f in await rt.search_history("late", user="kim")]
+
+
+@pytest.mark.both_stores
+@pytest.mark.parametrize("rests", ["waiting", "failed"])
+async def test_a_run_that_rests_for_months_holds_up_no_search_and_is_found_once_it_completes(
+    db: str, rests: str
+) -> None:
+    """What was made findable behind it is not gone through again by each search."""
+    down = rests == "failed"
+
+    @tool(approve=not down)
+    async def sign(what: str) -> str:
+        return f"signed {what}"
+
+    def answers(request: ModelRequest) -> Any:
+        return error("auth", "no key") if down else [call("sign", what="the lease")] if not request.step else "signed"
+
+    agent = searcher(UserHistory())
+    slow = Agent("slow", model=ScriptedModel(answers), tools=[sign])
+    async with Runtime(db, agents=[agent, slow]) as rt:
+        late = await rt.start(slow, "a late word", user="kim", session="x")
+        with pytest.raises((RunWaiting, RunFailed)):
+            await late.result()
+        await rt.run(agent, "an early word", user="kim", session="x" if down else "y")
+        assert await rt.search_history("early", user="kim")
+        assert await rt.search_history("early", user="kim", session="x" if down else "y")
+        indexed = behind.execute(db, "SELECT min(indexed) FROM search_spaces WHERE docs > 0")
+        assert indexed == behind.execute(db, "SELECT max(n) FROM runs")
+        down = False
+        if rests == "failed":
+            await rt.resume(late)
+        for ask in await late.asks():
+            await ask.approve(by="lee")
+        await late.result()
+        for session in (None, "x"):
+            assert "a late word" in [f.text for f in await rt.search_history("late", user="kim", session=session)]
+            assert "signed the lease" in [f.text for f in await rt.search_history("lease", user="kim", session=session)]
 
 
 @pytest.mark.parametrize("held_up", [False, True])

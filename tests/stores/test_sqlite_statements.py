@@ -31,6 +31,7 @@ BY_INDEX = {
     "signal.unread": ["signals (tenant=? AND run=?)"],
     "effect.of_run": ["effects (tenant=? AND run=?)"],
     "ask.unknown_in_session": ["asks (tenant=? AND session=?)"],
+    "space.not_all": ["search_spaces (tenant=? AND kind=? AND agent=? AND user_id=? AND name=?)"],
     "message.of_run": ["messages (tenant=? AND run=?)"],
 }
 #: These look for few rows among all of a tenant: the index that holds nothing but those.

@@ -556,6 +556,9 @@ def commit(
     if pins is not None:
         writes.append(pins_row(claim.tenant, claim.session, pins))
     writes += _told(claim.tenant, told)
+    if claim.fence > 1:  # it may have rested while others were made findable that came after it
+        histories = {"kind": "session", "name": claim.session}, {"kind": "user", "name": ""}
+        writes += [("space.not_all", key | history) for history in histories]
     if tell:
         writes.append(outbox.told(claim.tenant, claim.run, seq + 2, "run.completed", at))
     if memory is not None:

@@ -757,6 +757,13 @@ DELETE FROM fact_vectors WHERE tenant = :tenant AND space = :space AND doc = :do
 UPDATE search_spaces SET indexed = :after
 WHERE tenant = :tenant AND kind = :kind AND agent = :agent AND user_id = :user_id AND name = :name AND indexed > :after
 
+-- Of a history in which a run is found, now that it is complete: it may be indexed beyond it.
+-- name: space.not_all
+UPDATE search_spaces SET indexed = CASE WHEN indexed < (SELECT n FROM runs r WHERE r.tenant = :tenant AND r.id = :run)
+  THEN indexed ELSE (SELECT n - 1 FROM runs r WHERE r.tenant = :tenant AND r.id = :run) END
+WHERE tenant = :tenant AND kind = :kind AND agent = '' AND name = :name
+  AND user_id = (SELECT user_id FROM runs r WHERE r.tenant = :tenant AND r.id = :run)
+
 -- name: space.indexed
 UPDATE search_spaces SET indexed = :indexed
 WHERE tenant = :tenant AND kind = :kind AND agent = :agent AND user_id = :user_id AND name = :name
@@ -822,10 +829,9 @@ SELECT n, id FROM runs WHERE tenant = :tenant AND user_id = :user_id AND n > :in
   AND NOT EXISTS (SELECT 1 FROM search_texts t WHERE t.tenant = :tenant AND t.source = runs.id AND t.space = :space)
 ORDER BY n LIMIT :limit
 
--- Up to where no run of the user can complete any more.
+-- Up to where no run of the user is about to complete. One that rests may do so in years: see `space.not_all`.
 -- name: history.settled
-SELECT coalesce(min(CASE WHEN base IS NULL AND (retryable <> 0 OR state IN ('queued', 'running', 'waiting', 'parked'))
-  THEN n END) - 1, max(n)) FROM runs
+SELECT coalesce(min(CASE WHEN base IS NULL AND state IN ('queued', 'running') THEN n END) - 1, max(n)) FROM runs
 WHERE tenant = :tenant AND user_id = :user_id AND n > :indexed [session: AND session = :session] [until: AND n <= :until]
 
 -- name: document.list
