@@ -425,6 +425,51 @@ async def test_deaths_are_counted_at_one_step_only(store: Store, how: str) -> No
     assert (await store.read(queries.get_run, "default", "r_1")).deaths == 0
 
 
+async def test_b17_all_that_is_kept_of_a_session_has_a_checksum(store: Store) -> None:
+    """What has none is believed: it is taken for a row of an older version."""
+
+    def state_before(until: int) -> Tx[list[tuple[Any, ...]]]:
+        (rows,) = yield [("session.state_before", {"tenant": "default", "session": "s", "until": until})]
+        return rows
+
+    for name, state in (("1", '{"n":1}'), ("2", '{"n":2}')):
+        await store.write(transactions.accept, new(name), 1)
+        mine = await claimed(store, f"r_{name}")
+        assert mine is not None
+        kept: dict[str, Any] = {"seen": transactions.Seen("{}", less=True), "pins": "[]"}
+        await store.write(transactions.commit, mine.claim, mine.session, 2, {}, 2, state, (), 0, True, **kept)
+    row = await store.read(queries.get_session, "default", "s")
+    assert (row.checked_state(), row.checked_seen(), row.checked_pins()) == ('{"n":2}', {}, "[]")
+    assert None not in (row.state_sum, row.seen_sum, row.pins_sum)
+    ((before, total),) = await store.read(state_before, 2)
+    assert before == '{"n":1}'
+    assert total is not None
+
+
+async def test_a_zone_that_is_named_is_that_of_what_comes_later_in_the_session(store: Store) -> None:
+    async def accepted(name: str, zone: str | None) -> str | None:
+        done = await store.write(transactions.accept, new(name, zone=zone, default_zone="UTC"), 1)
+        return done.run.zone
+
+    assert [await accepted(name, zone) for name, zone in (("1", None), ("2", "Asia/Seoul"), ("3", None))] == [
+        "UTC", "Asia/Seoul", "Asia/Seoul",
+    ]  # fmt: skip
+    for name in ("1", "2", "3"):
+        await store.write(transactions.cancel, "default", f"r_{name}", "kim", "python", "", 2)
+    options: dict[str, Any] = {"expected_revision": None, "state": None, "title": None, "zone": "Europe/Rome"}
+    await store.write(transactions.write_session, "default", "s", 3, **options)
+    assert await accepted("4", None) == "Europe/Rome"
+
+
+@pytest.mark.parametrize("by", [ended, parked])
+async def test_p6_a_run_that_stops_is_there_to_be_told_of(store: Store, by: Callable[[Claimed], Tx[object]]) -> None:
+    await store.write(by, await held(store))
+    await store.write(transactions.accept, new("2"), 3)
+    following = await claimed(store, "r_2")
+    assert following is not None
+    assert [(one.run, one.unanswered) for one in following.untold] == [("r_1", True)]
+
+
 async def test_a_turn_that_is_shown_no_more_is_offered_once(store: Store, db: str) -> None:
     """By whichever of the sessions that go on from it."""
     await store.write(transactions.accept, new("1", user_id="kim"), 1)
