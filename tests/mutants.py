@@ -1646,6 +1646,13 @@ MUTANTS = (
         ("tests/promise/test_erasing.py::test_a_session_that_is_deleted_leaves_no_word_in_any_table",),
     ),
     Mutant(
+        "erasing: nor does the state before a run stay",
+        "transactions/statements.sql",
+        "base = NULL, state_before = NULL, state_before_sum = NULL",
+        "base = NULL",
+        ("tests/promise/test_erasing.py::test_a_session_that_is_deleted_leaves_no_word_in_any_table",),
+    ),
+    Mutant(
         "erasing: why somebody decided in another session stays",
         "transactions/statements.sql",
         "UNION ALL SELECT id FROM asks a WHERE a.tenant = :tenant AND a.session = :session",

@@ -50,7 +50,7 @@ BLOBS = {"blobs", "blob_chunks.data"}
 
 @tool(effect="read")
 async def look(ctx: Context[Any], what: str) -> Any:
-    ctx.state["seen"] = "qzstate"
+    ctx.state["seen"] = ["qzstate", *ctx.state.get("seen", ())]
     ctx.pin("qzpinned")
     return {"found": "qzresult", "image": b"\x89PNG\r\n\x1a\n" + b"qzimage " * 200, "odd": {1: Odd()}}
 
@@ -146,6 +146,7 @@ async def talk(rt: Runtime, folder: Path, name: str = "s") -> None:
         "a", "look qzinput", session=name, user="kim", metadata={"of": "qzmetadata"},
         attachments=[folder / "qzfile.txt"],
     )  # fmt: skip
+    await rt.run("a", "look again", session=name, user="kim")  # what the state was before is kept beside the run
     run, ask = await asked("wire it")
     await ask.approve(by="lee", arguments={"to": "qzreplaced"})
     (ask,) = await waits(run)
@@ -181,6 +182,7 @@ async def test_a_session_that_is_deleted_leaves_no_word_in_any_table(db: str, tm
         await talk(rt, tmp_path)
         assert (await rt.compact_session("s", keep=0, by="lee")).by
         assert set(words(db)) >= WORDS, "nothing is looked for in vain"
+        assert "runs.state_before" in words(db)["qzstate"]
         acts = {(act.by, act.act) for act in await rt.audit()}
         runs = {(run.id, run.operation_id) for run in await rt.runs(session="s")}
         await rt.delete_session("s", by="lee")
