@@ -52,6 +52,11 @@ class Prices:
         """What is known of the cost: without the unpriced models, and without what nobody counted."""
         return sum((p.of(u) for m, u in used.items() if (p := self.of(m)) is not None), Decimal(0)).normalize()
 
+    def known_cost(self, used: Mapping[str, Usage]) -> Decimal | None:
+        """As ``cost``; None where nothing of it has a price."""
+        has_price = not used or len(self.unpriced(used)) < len(used)
+        return self.cost(used) if self.by_model and has_price else None
+
     def unpriced(self, used: Mapping[str, Usage]) -> list[str]:
         return sorted(m for m in used if self.of(m) is None)
 

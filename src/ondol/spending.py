@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Literal, NamedTuple, TypeAlias
 
 from ondol import clock, usage
+from ondol.errors import InvalidInput
 from ondol.prices import Prices
 from ondol.usage import Usage
 
@@ -91,12 +92,20 @@ def lines(sums: Sums, by: UsageBy, prices: Prices) -> list[UsageLine]:
 
 
 def _line(key: str, n: int, used: Mapping[str, Usage], prices: Prices) -> UsageLine:
-    unpriced = tuple(prices.unpriced(used))
-    has_price = bool(prices.by_model) and (len(unpriced) < len(used) or not used)
-    cost = prices.cost(used) if has_price else None
     return UsageLine(
-        key=key or None, runs=n, tokens=usage.total(used), cost=cost, currency=prices.currency, unpriced=unpriced
-    )
+        key=key or None, runs=n, tokens=usage.total(used), cost=prices.known_cost(used), currency=prices.currency,
+        unpriced=tuple(prices.unpriced(used)),
+    )  # fmt: skip
+
+
+def typed_date(what: str, given: str | None) -> date | None:
+    """A day or a time, as somebody typed it. Raises InvalidInput."""
+    if given is None:
+        return None
+    try:
+        return date.fromisoformat(given) if len(given) == len("2026-11-30") else datetime.fromisoformat(given)
+    except ValueError as error:
+        raise InvalidInput(f"{what} {given!r} is no time: write 2026-11-30 or 2026-11-30T09:00+09:00") from error
 
 
 def instant(at: date, zone: tzinfo) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, cast
 
 import typer
@@ -80,8 +80,6 @@ async def revoke(cli: Cli, id: Ids, tenant: Tenant = DEFAULT_TENANT, by: By = No
 
 
 def _state(token: Token) -> str:
-    from datetime import UTC, datetime
-
     if token.revoked_at is not None:
         return f"revoked {when(token.revoked_at, None)}"
     if token.expires_at is None:

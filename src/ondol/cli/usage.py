@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime
 from typing import Annotated, Any
 
 import typer
@@ -10,9 +9,8 @@ import typer
 from ondol.bodies import usage_line_body
 from ondol.cli.output import Column
 from ondol.cli.surface import Cli, verb
-from ondol.errors import InvalidInput
 from ondol.ids import DEFAULT_TENANT
-from ondol.spending import UsageBy, UsageLine
+from ondol.spending import UsageBy, UsageLine, typed_date
 
 
 def add_to(app: typer.Typer) -> None:
@@ -33,7 +31,7 @@ async def usage(
     tenant: Annotated[str, typer.Option("--tenant", metavar="T", help="Whose runs.")] = DEFAULT_TENANT,
 ) -> None:
     """What model calls took and cost. What nobody counted, or priced, is never shown as zero."""
-    first, end = _instant("--since", since), _instant("--until", until)
+    first, end = typed_date("--since", since), typed_date("--until", until)
     found = await cli.found(
         lambda rt: rt.usage(by=by, since=first, until=end, prices=prices, time_zone=time_zone, tenant=tenant)
     )
@@ -66,12 +64,3 @@ def _cost(line: UsageLine) -> str:
 def _body(line: UsageLine, by: str) -> dict[str, Any]:
     body = dict(usage_line_body(line))
     return {by: body.pop("key"), **body}
-
-
-def _instant(option: str, given: str | None) -> date | None:
-    if given is None:
-        return None
-    try:
-        return date.fromisoformat(given) if len(given) == len("2026-11-30") else datetime.fromisoformat(given)
-    except ValueError as error:
-        raise InvalidInput(f"{option} {given!r} is no time: write 2026-11-30 or 2026-11-30T09:00+09:00") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import bisect
 import itertools
 from collections import Counter
@@ -33,8 +34,6 @@ class Metrics:
             if scope["type"] != "http":
                 await app(scope, receive, send)
                 return
-            import asyncio
-
             began = asyncio.get_running_loop().time()
 
             async def sending(message: Message) -> None:

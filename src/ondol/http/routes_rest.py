@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
@@ -10,14 +9,14 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from typing_extensions import TypedDict
 
 from ondol.bodies import AgentBody, UsageLineBody, agent_body, usage_line_body
-from ondol.errors import Draining, InvalidInput, OndolError
+from ondol.errors import Draining, OndolError
 from ondol.http import replies, routing
 from ondol.http.drain import Drain
 from ondol.http.metrics import MEDIA_TYPE, Metrics
 from ondol.http.problems import problem
 from ondol.http.requests import caller_in
 from ondol.http.service import Service
-from ondol.spending import UsageBy
+from ondol.spending import UsageBy, typed_date
 
 _TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}(?:T[0-9:.]{2,15}(?:Z|[+-][0-9]{2}:[0-9]{2})?)?$"
 
@@ -59,7 +58,7 @@ def routes(service: Service) -> APIRouter:
         time_zone: str | None = None,
     ) -> Response:  # fmt: skip
         """What model calls took and cost. What nobody counted, or priced, is never zero."""
-        first, end = _instant("since", since), _instant("until", until)
+        first, end = typed_date("since", since), typed_date("until", until)
         found = await service.usage(caller_in(request), by=by, since=first, until=end, time_zone=time_zone)
         return replies.listing(found, usage_line_body)
 
@@ -110,12 +109,3 @@ def watching_over(service: Service, drain: Drain, metrics: Metrics) -> APIRouter
         return Response(await metrics.text(service.rt, drain, caller.tenant), media_type=MEDIA_TYPE)
 
     return router
-
-
-def _instant(name: str, given: str | None) -> date | None:
-    if given is None:
-        return None
-    try:
-        return date.fromisoformat(given) if len(given) == len("2026-11-30") else datetime.fromisoformat(given)
-    except ValueError as error:
-        raise InvalidInput(f"{name} {given!r} is no time: write 2026-11-30 or 2026-11-30T09:00+09:00") from error

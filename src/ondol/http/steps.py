@@ -42,7 +42,7 @@ _STATES = {
     "effect.abandoned": "abandoned",
     "effect.expired": "expired",
 }
-_RESOLVED = {"happened": "succeeded", "not_happened": "approved"}  # fmt: skip
+_RESOLVED = {"happened": "succeeded", "not_happened": "approved"}
 
 
 def steps_of(events: Iterable[Event]) -> list[StepBody]:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from decimal import Decimal
 from typing import Annotated, Any, get_args
 
 from fastapi import APIRouter, Query, Request
@@ -14,6 +13,7 @@ from starlette.responses import Response
 
 from ondol import checkup, clock, usage
 from ondol.bodies import event_body, run_body
+from ondol.effects import EffectState
 from ondol.errors import Forbidden, InvalidInput, NotFound
 from ondol.handles import ENDED, Ask, AskState, Effect, Run
 from ondol.http.callers import Caller
@@ -21,6 +21,7 @@ from ondol.http.console import chat, share
 from ondol.http.console.looks import STOPPED, Looks
 from ondol.http.console.timeline import timeline
 from ondol.http.requests import caller_in
+from ondol.journal import RunStatus
 from ondol.served import read_prices
 from ondol.spending import UsageBy, UsageLine
 from ondol.threads import in_thread
@@ -30,10 +31,7 @@ _TURNS = 20  # of a conversation, on one page
 _EVENTS = 300  # of a run, on one page
 _SUMMED_EVERY = timedelta(seconds=15)  # today's tokens
 _LATELY = timedelta(days=7)  # a failure older than that needs nobody any more
-RUN_STATES = ("queued", "running", "waiting", "parked", "completed", "failed", "cancelled", "expired", "joined")
-EFFECT_STATES = (
-    "planned", "asked", "approved", "started", "succeeded", "failed", "unknown", "denied", "abandoned", "expired",
-)  # fmt: skip
+RUN_STATES, EFFECT_STATES = get_args(RunStatus), get_args(EffectState)
 
 
 def add_to(router: APIRouter, looks: Looks) -> None:
@@ -205,21 +203,15 @@ async def _about(looks: Looks, caller: Caller, run: Run) -> dict[str, Any]:
     session = None
     with contextlib.suppress(NotFound):  # it was erased
         session = await service.session(caller, run.session)
-    cost, currency, unpriced = _cost(looks, run)
+    prices, used = read_prices(service.rt.prices), run.usage
     await run.refresh()
     waits = await service.rt.waits_for_driver(run) if run.status == "queued" else None
     return {
-        "caller": caller, "run": run, "session": session, "cost": cost, "currency": currency, "unpriced": unpriced,
+        "caller": caller, "run": run, "session": session, "cost": prices.known_cost(used),
+        "currency": prices.currency, "unpriced": prices.unpriced(used),
         "total": usage.total(run.usage), "asks": await run.asks(), "waits_for_driver": waits,
         "over": run.status in ENDED,
     }  # fmt: skip
-
-
-def _cost(looks: Looks, run: Run) -> tuple[Decimal | None, str, list[str]]:
-    prices = read_prices(looks.service.rt.prices)
-    unpriced = prices.unpriced(run.usage)
-    known = bool(prices.by_model) and (len(unpriced) < len(run.usage) or not run.usage)
-    return (prices.cost(run.usage) if known else None), prices.currency, unpriced
 
 
 def _seen(caller: Caller, runs: Sequence[Run | None]) -> list[Run]:
