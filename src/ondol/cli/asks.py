@@ -13,7 +13,7 @@ from ondol.bodies import ask_body
 from ondol.cli.lines import decided, deciding
 from ondol.cli.output import Column, when
 from ondol.cli.runs import say_who_drives
-from ondol.cli.surface import After, By, Cli, Ids, Limit, noun, verb
+from ondol.cli.surface import After, By, Cli, Ids, Limit, OfSession, OfUser, noun, verb
 from ondol.errors import InvalidInput
 from ondol.handles import Ask, AskState
 from ondol.runtime import Runtime
@@ -39,8 +39,8 @@ _COLUMNS: list[Column[Ask]] = [
 async def ls(
     cli: Cli,
     run: Annotated[str | None, typer.Option("--run", metavar="RUN", help="Only of this run.")] = None,
-    session: Annotated[str | None, typer.Option("--session", metavar="S", help="Only of this session.")] = None,
-    user: Annotated[str | None, typer.Option("--user", metavar="U", help="Only of this user.")] = None,
+    session: OfSession = None,
+    user: OfUser = None,
     all: Annotated[bool, typer.Option("--all", help="The decided ones too.")] = False,
     state: Annotated[AskState | None, typer.Option("--state", help="Only those in this state.")] = None,
     newest_first: Annotated[bool, typer.Option("--newest-first", help="The newest first.")] = False,

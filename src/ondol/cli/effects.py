@@ -12,7 +12,7 @@ from ondol.cli.asks import parse_json
 from ondol.cli.lines import deciding
 from ondol.cli.output import Column, when
 from ondol.cli.runs import say_who_drives
-from ondol.cli.surface import After, By, Cli, Ids, Limit, noun, verb
+from ondol.cli.surface import After, By, Cli, Ids, Limit, OfSession, noun, verb
 from ondol.effects import EffectState
 from ondol.errors import InvalidInput, NotFound
 from ondol.handles import Effect
@@ -35,7 +35,7 @@ _COLUMNS: list[Column[Effect]] = [
 async def ls(
     cli: Cli,
     run: Annotated[str | None, typer.Option("--run", metavar="RUN", help="Only of this run.")] = None,
-    session: Annotated[str | None, typer.Option("--session", metavar="S", help="Only of this session.")] = None,
+    session: OfSession = None,
     state: Annotated[EffectState | None, typer.Option("--state", help="Only those in this state.")] = None,
     after: After = None,
     limit: Limit = 100,

@@ -10,7 +10,7 @@ import typer
 from ondol.bodies import verdict_body
 from ondol.cli import codes
 from ondol.cli.output import say
-from ondol.cli.run import AgentName, Model, drive
+from ondol.cli.run import AgentName, AppHere, Model, OperationId, drive
 from ondol.cli.runs import check_agent, own_run, say_begun
 from ondol.cli.surface import By, Cli, Id, verb
 from ondol.errors import InvalidInput, ReplayUnsafe
@@ -21,12 +21,6 @@ from ondol.runtime import ForkEffects, Runtime
 from ondol.showing import safe
 
 Start: TypeAlias = Callable[[Runtime, str], Awaitable[Run]]
-OperationId = Annotated[
-    str | None, typer.Option("--operation-id", metavar="K", help="The same K again is the same run.")
-]
-AppHere = Annotated[
-    str | None, typer.Option("--app", metavar="APP", help="Drive it here: MODULE:NAME or FILE.py:NAME.")
-]
 
 _FORCED = "needs --force --by NAME --why TEXT"
 

@@ -23,6 +23,12 @@ from ondol.runtime import DRAIN, Runtime
 from ondol.transactions import IfBusy
 
 AppName = Annotated[str, typer.Argument(metavar="APP", help="MODULE:NAME or FILE.py:NAME, an Agent or a Runtime.")]
+AppHere = Annotated[
+    str | None, typer.Option("--app", metavar="APP", help="Drive it here: MODULE:NAME or FILE.py:NAME.")
+]
+OperationId = Annotated[
+    str | None, typer.Option("--operation-id", metavar="K", help="The same K again is the same run.")
+]
 Model = Annotated[str | None, typer.Option("--model", metavar="M", help="Another model than the agent's own.")]
 IfBusyOption = Annotated[
     IfBusy, typer.Option("--if-busy", help="What becomes of it while a run of the session is unfinished.")
@@ -40,9 +46,7 @@ async def run(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="What is asked. '-' reads it from standard input.")],
     session: Annotated[str | None, typer.Option("--session", metavar="S", help="Go on in this session.")] = None,
     user: Annotated[str | None, typer.Option("--user", metavar="U", help="Whom it is for.")] = None,
-    operation_id: Annotated[
-        str | None, typer.Option("--operation-id", metavar="K", help="The same K again is the same run.")
-    ] = None,
+    operation_id: OperationId = None,
     file: Annotated[list[Path] | None, typer.Option("--file", metavar="F", help="Attach a file.")] = None,
     model: Model = None,
     time_zone: Annotated[str | None, typer.Option("--time-zone", metavar="Z", help="As in Asia/Seoul.")] = None,

@@ -17,8 +17,8 @@ from ondol.cli.bystander import unserved
 from ondol.cli.follow import AtRest, Behind, NoDriver, follow, say_waiting, waiting_code
 from ondol.cli.lines import decided, deciding, happened
 from ondol.cli.output import Column, compact, say, when
-from ondol.cli.run import AgentName, Model, drive
-from ondol.cli.surface import By, Cli, Id, Ids, Limit, imported_instead, noun, verb, why_not
+from ondol.cli.run import AgentName, AppHere, Model, drive
+from ondol.cli.surface import By, Cli, Id, Ids, Limit, OfSession, OfUser, imported_instead, noun, verb, why_not
 from ondol.errors import CannotGoOn, CursorExpired, InvalidInput, NotFound, OndolError, RunWaiting
 from ondol.events import Event
 from ondol.handles import Ask, Effect, Lineage, Run
@@ -50,8 +50,8 @@ _COLUMNS: list[Column[Run]] = [
 async def ls(
     cli: Cli,
     imported: Annotated[bool, typer.Option("--imported", help="Those of other stores that were imported.")] = False,
-    session: Annotated[str | None, typer.Option("--session", metavar="S", help="Only of this session.")] = None,
-    user: Annotated[str | None, typer.Option("--user", metavar="U", help="Only of this user.")] = None,
+    session: OfSession = None,
+    user: OfUser = None,
     state: Annotated[RunStatus | None, typer.Option("--state", help="Only those in this state.")] = None,
     before: Annotated[str | None, typer.Option("--before", metavar="ID", help="Only runs before this one.")] = None,
     limit: Limit = 50,
@@ -319,9 +319,7 @@ async def _say_cancelled(cli: Cli, rt: Runtime, run: Run) -> None:
 async def resume(
     cli: Cli,
     id: Ids,
-    app: Annotated[
-        str | None, typer.Option("--app", metavar="APP", help="Drive it here: MODULE:NAME or FILE.py:NAME.")
-    ] = None,
+    app: AppHere = None,
     model: Model = None,
     agent: AgentName = None,
     by: By = None,

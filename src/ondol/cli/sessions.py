@@ -20,6 +20,8 @@ from ondol.showing import safe
 
 app = noun("Conversations and what was said in them.")
 
+AtRevision = Annotated[int | None, typer.Option("--revision", metavar="N", help="Only if it is at this revision.")]
+
 _COLUMNS: list[Column[Session]] = [
     Column("ID", lambda s: s.id),
     Column("REVISION", lambda s: s.revision),
@@ -131,9 +133,7 @@ async def compact_one(
         str | None, typer.Option("--app", metavar="APP:AGENT", help="Whose model writes the summary.")
     ] = None,
     model_free: Annotated[bool, typer.Option("--model-free", help="An excerpt; no model is asked.")] = False,
-    revision: Annotated[
-        int | None, typer.Option("--revision", metavar="N", help="Only if it is at this revision.")
-    ] = None,
+    revision: AtRevision = None,
     by: By = None,
 ) -> None:
     """Show models a summary in the place of a session's older turns. Its messages stay; a fork undoes it.
@@ -185,9 +185,7 @@ async def rm(
     cancel: Annotated[
         bool, typer.Option("--cancel", help="Cancel its runs first, and let go of what is unknown.")
     ] = False,
-    revision: Annotated[
-        int | None, typer.Option("--revision", metavar="N", help="Only if it is at this revision.")
-    ] = None,
+    revision: AtRevision = None,
     by: By = None,
 ) -> None:
     """Erase what was said and done in sessions. Operation ids and revisions stay as tombstones."""

@@ -59,6 +59,8 @@ Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="'-' reads ids f
 ONE_ID = "'-' reads it from standard input."
 Id = Annotated[str, typer.Argument(metavar="ID", help=ONE_ID, callback=one_id)]
 SessionId = Annotated[str, typer.Argument(metavar="SESSION", help=ONE_ID, callback=one_id)]
+OfSession = Annotated[str | None, typer.Option("--session", metavar="S", help="Only of this session.")]
+OfUser = Annotated[str | None, typer.Option("--user", metavar="U", help="Only of this user.")]
 After = Annotated[str | None, typer.Option("--after", metavar="ID", help="Only what follows this one.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")]
 
