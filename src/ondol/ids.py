@@ -92,6 +92,15 @@ def ask_id(run: str, subject: str) -> AskId:
     return AskId(f"a_{run[2:]}_{subject}")
 
 
+_DIGEST = re.compile("[0-9a-f]{64}")
+
+
+def check_digest(digest: str) -> None:
+    """Raises NotFound for what is no name of a blob."""
+    if not _DIGEST.fullmatch(digest):
+        raise NotFound(f"{digest!r} is not the digest of a blob: it has 64 hex digits")
+
+
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,40}")
 
 

@@ -353,9 +353,7 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
         case events.RunQueued(why=why, cut=cut):
             broken = (state.context is not None or state.summarising) and (cut or why == "recovered")
             state = state.but(status="queued", lost=state.lost + broken, summarising=False)
-            if why == "retried":  # all models had given up: it begins with the first again
-                state = state.but(model_error=None, attempt=1, retry_at=None, candidate=0)
-            return state
+            return _asks_anew(state) if why == "retried" else state
         case events.RunStarted() | events.RunResumed():
             return state.but(status="running")
         case events.RunWaiting():
@@ -497,9 +495,12 @@ def _restored(state: State, at: int) -> State:
     """Nobody knows what happened between the entry before and this one: each write may have been started meanwhile."""
     doubted = tuple(e._replace(doubted=True) if _may_be_lost(e) else e for e in state.effects)
     state = state.but(effects=doubted, restored=(state.at, at))
-    if state.status == "failed":  # it would have gone on: as when it is retried
-        state = state.but(model_error=None, attempt=1, retry_at=None, candidate=0)
-    return state
+    return _asks_anew(state) if state.status == "failed" else state  # it would have gone on: as when it is retried
+
+
+def _asks_anew(state: State) -> State:
+    """All models had given up: it begins with the first again."""
+    return state.but(model_error=None, attempt=1, retry_at=None, candidate=0)
 
 
 def _is_doubted(state: State, entry: events.EffectPlanned) -> bool:

@@ -13,12 +13,12 @@ import hashlib
 import json
 import logging
 import queue
-import re
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import Any, ParamSpec, TypeVar
 
+from ondol import ids
 from ondol.errors import NotFound, StoreBusy, StoreCorrupt, StoreError, StoreFault
 from ondol.secret import logger
 from ondol.stores import postgres_schema
@@ -37,7 +37,6 @@ log = logger("ondol.store")
 
 _GROUP_LIMIT = 256  # transactions that share one commit
 _CHUNK = 1_000_000  # bytes of a blob in one row
-_DIGEST = re.compile("[0-9a-f]{64}")
 _KEPT_BACK = 4  # connections that do not read: two write, one listens, one is for reading back a lost COMMIT
 _BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
@@ -226,8 +225,7 @@ class PostgresStore:
         return digest
 
     async def get_blob(self, tenant: str, digest: str) -> bytes:
-        if not _DIGEST.fullmatch(digest):
-            raise NotFound(f"{digest!r} is not the digest of a blob: it has 64 hex digits")
+        ids.check_digest(digest)
         chunks = await self.read(_list, "blob.read", tenant=tenant, digest=digest)
         if not chunks:
             raise NotFound(f"blob {digest} is not in {self.place.name}: restore a backup, or send it again")

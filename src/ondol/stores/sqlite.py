@@ -16,7 +16,6 @@ import hashlib
 import json
 import os
 import queue
-import re
 import tempfile
 import threading
 import weakref
@@ -28,7 +27,7 @@ from typing import IO, Any, ParamSpec, TypeVar
 
 import apsw
 
-from ondol import queries
+from ondol import ids, queries
 from ondol.errors import (
     NotFound,
     OndolError,
@@ -63,7 +62,6 @@ _CHECKPOINT_PAGES = 4000  # of the log, after which the driver copies it into th
 _LOG_KEPT = 64_000_000  # bytes of it that are used again: somebody who read for hours may have made it far longer
 _STATEMENT_CACHE = 200  # prepared statements a connection keeps; all of ours fit
 _NEW, _DROPPED = ".new-", ".dropped-"  # names of blobs on their way in and out
-_DIGEST = re.compile("[0-9a-f]{64}")
 _FSYNC_FAILED = frozenset({apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC})
 _EXIT_FSYNC_FAILED = 74  # EX_IOERR of sysexits.h
 
@@ -305,8 +303,7 @@ class SqliteStore:
         return digest
 
     async def get_blob(self, tenant: str, digest: str) -> bytes:
-        if not _DIGEST.fullmatch(digest):
-            raise NotFound(f"{digest!r} is not the digest of a blob: it has 64 hex digits")
+        ids.check_digest(digest)
         path = self._blob(tenant, digest)
         try:
             data = await in_thread(path.read_bytes)

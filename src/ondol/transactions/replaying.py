@@ -101,10 +101,8 @@ def accept_replay(new: NewReplay, at: int) -> Tx[Accepted]:
     """
     family = yield from read_family(new.tenant, new.of)
     of = family.run
-    key = {"tenant": new.tenant, "user_id": of.user_id, "operation_id": new.operation_id}
-    (known,) = yield [("run.by_operation", key)]
-    if known:
-        return (yield from known_operation(RunRow(*known[0]), new.fingerprint, at))
+    if (known := (yield from _known(new, of, at))) is not None:
+        return known
     verdict = replay.verdict(family)
     if (why := replay.needs(verdict, forced=new.force is not None)) is not None:
         raise ReplayUnsafe(why, verdict)
@@ -161,10 +159,8 @@ def accept_fork(new: NewFork, at: int) -> Tx[Accepted]:
     """
     family = yield from read_family(new.tenant, new.of)
     of = family.run
-    key = {"tenant": new.tenant, "user_id": of.user_id, "operation_id": new.operation_id}
-    (known,) = yield [("run.by_operation", key)]
-    if known:
-        return (yield from known_operation(RunRow(*known[0]), new.fingerprint, at))
+    if (known := (yield from _known(new, of, at))) is not None:
+        return known
     if blockers := replay.fork_blockers(family):
         raise ReplayUnsafe(f"run {of.id} cannot be forked: {'; '.join(blockers)}", replay.verdict(family))
     of_run = {"tenant": of.tenant, "run": of.id}
@@ -211,6 +207,13 @@ def accept_fork(new: NewFork, at: int) -> Tx[Accepted]:
     accepted = events.RunAccepted(agent=of.agent, session=session, trigger=of.trigger)
     copied = _Copied([accepted, origin, *shared.entries], {o: b for o, b in bodies.items() if o in named}, effects)
     return (yield from _insert(new, of, session, place, copied, at, forked_at=new.at_step))
+
+
+def _known(new: NewReplay | NewFork, of: RunRow, at: int) -> Tx[Accepted | None]:
+    """What is answered to an operation that came before."""
+    key = {"tenant": new.tenant, "user_id": of.user_id, "operation_id": new.operation_id}
+    (known,) = yield [("run.by_operation", key)]
+    return (yield from known_operation(RunRow(*known[0]), new.fingerprint, at)) if known else None
 
 
 def _began(of: RunRow) -> Tx[int]:
