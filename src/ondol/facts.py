@@ -109,7 +109,7 @@ class Facts:
         checked_query(query)
         scope = _scope(tenant, agent, user)
         checked_limit(limit)
-        self._rt._working  # noqa: B018 - raises when closed
+        self._rt._check_open()
         near = await self._rt._embedding.near(query)
         found = await self._rt._read(lookups.find_facts, scope, query, self._now(), limit, near)
         self._rt._embedding.look(scope)

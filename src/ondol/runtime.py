@@ -326,6 +326,10 @@ class Runtime:
             )
         return self._engine
 
+    def _check_open(self) -> None:
+        """Raises NotOpen."""
+        _ = self._working
+
     @property
     def _is_left_behind(self) -> bool:
         """Was the event loop closed in which this is open?"""
@@ -712,7 +716,7 @@ class Runtime:
             FileDamaged, StoreTooNew: it was left out; the message names the place. InvalidInput: it is no exported
             run, or one of this store.
         """
-        self._working  # noqa: B018 - raises when closed
+        self._check_open()
         if not isinstance(text, str):
             raise InvalidInput(f"the exported run must be a text, got {type(text).__name__}")
         file = runfile.loads(text, name)
@@ -739,7 +743,7 @@ class Runtime:
 
     async def waits_for_driver(self, run: Run) -> str | None:
         """Why a queued run is not driven, and what to do about it; None if some process has its agent."""
-        self._working  # noqa: B018 - raises when closed
+        self._check_open()
         drivers = await self._store.drivers()
         agents = {agent for of_driver in drivers.values() for agent in of_driver}
         return no_driver_reason(run._row, agents | self._served.keys() if self.drives else agents)
@@ -935,7 +939,7 @@ class Runtime:
         ``remove`` names, as locators do, are taken out. It may be stopped any time.
         Raises InvalidInput for a path that is not there, or a name that is not in the collection.
         """
-        self._working  # noqa: B018 - raises when closed
+        self._check_open()
         checked_id("tenant", tenant)
         space = checked_id("the name of a collection", collection)
         given = [paths] if isinstance(paths, str | Path) or not isinstance(paths, Iterable) else list(paths)
@@ -951,7 +955,7 @@ class Runtime:
         self, query: str, *, collection: str = "documents", limit: int = 10, tenant: str = DEFAULT_TENANT
     ) -> list[Found]:
         """The passages of a collection that fit best, the best first."""
-        self._working  # noqa: B018 - raises when closed
+        self._check_open()
         checked_id("tenant", tenant)
         checked_limit(limit)
         checked_query(query)
@@ -961,7 +965,7 @@ class Runtime:
         self, query: str, *, user: str, session: str | None = None, limit: int = 10, tenant: str = DEFAULT_TENANT
     ) -> list[Found]:
         """What was said by and to a user, in one session or in all of them, the best hit first."""
-        self._working  # noqa: B018 - raises when closed
+        self._check_open()
         checked_id("tenant", tenant)
         checked_id("user", user)
         checked_query(query)
@@ -993,7 +997,7 @@ class Runtime:
         Raises:
             SessionBusy: a run is unfinished. RevisionConflict: it is not at ``expected_revision``.
         """
-        self._working  # noqa: B018 - raises when closed
+        self._check_open()
         checked_id("tenant", tenant)
         checked_id("session", session)
         checked_revision(expected_revision)
@@ -1030,7 +1034,7 @@ class Runtime:
         return await self._pin(session, tenant, by, unpin=pin, expected_revision=expected_revision)
 
     async def _pin(self, session: str, tenant: str, by: str | None, **change: Any) -> Session:
-        self._working  # noqa: B018 - raises when closed
+        self._check_open()
         checked_revision(change["expected_revision"])
         by, now = acting(by), micros(self.clock)
         row = await self._store.write(transactions.pin_session, tenant, session, now, by=by, door=self.door, **change)
@@ -1099,7 +1103,7 @@ class Runtime:
         tenant: str = DEFAULT_TENANT,
     ) -> None:  # fmt: skip
         """See ``Session.delete``."""
-        self._working  # noqa: B018 - raises when closed
+        self._check_open()
         checked_revision(expected_revision)
         by = acting(by)
         if cancel:
@@ -1143,7 +1147,7 @@ class Runtime:
 
     async def probe(self) -> None:
         """Can the store be written? Raises StoreError where it cannot."""
-        self._working  # noqa: B018 - raises when closed
+        self._check_open()
         await self._store.write(transactions.set_meta, PROBED_KEY, str(micros(self.clock)))
 
     async def blobs_of(self, run: str, *, tenant: str = DEFAULT_TENANT) -> dict[str, int | None]:
@@ -1152,11 +1156,11 @@ class Runtime:
 
     async def get_blob(self, digest: str, *, tenant: str = DEFAULT_TENANT) -> bytes:
         """The bytes of an attachment. Raises NotFound."""
-        self._working  # noqa: B018 - raises when closed
+        self._check_open()
         return await self._store.get_blob(checked_id("tenant", tenant), checked_id("digest", digest))
 
     async def _write(self, tx: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        self._working  # noqa: B018 - raises when closed
+        self._check_open()
         try:
             return await self._journaled.write(tx, *args, **kwargs)
         except asyncio.CancelledError:
@@ -1166,7 +1170,7 @@ class Runtime:
             raise
 
     async def _read(self, tx: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        self._working  # noqa: B018 - raises when closed
+        self._check_open()
         return await self._store.read(tx, *args, **kwargs)
 
 
