@@ -2374,6 +2374,22 @@ MUTANTS = (
         ("tests/promise/test_limits.py::test_a_full_queue_refuses_and_writes_nothing",),
     ),
     Mutant(
+        "restore: what may have been approved and made is not said to have expired",
+        "transactions/signals.py",
+        'if decision.kind == "expire" and (yield from _is_doubted(effect)):',
+        "if False:",
+        ("tests/promise/test_store.py::test_b18_a_call_whose_approval_expires_after_the_restore_may_have_been_made",),
+    ),
+    Mutant(
+        "restore: what nobody approved in time is not made where it was not made before",
+        "transactions/signals.py",
+        "            if expired:\n",
+        "            if False:\n",
+        (
+            "tests/promise/test_store.py::test_b18_a_call_that_was_not_made_after_the_backup_and_that_nobody_approved_in_time_is_not_made",
+        ),
+    ),
+    Mutant(
         "search: a run that completes after it rested is found",
         "transactions/driving.py",
         "    if claim.fence > 1:  # it may",

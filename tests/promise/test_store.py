@@ -574,6 +574,95 @@ async def test_b18_a_run_that_failed_for_now_is_parked_before_it_goes_on(house: 
     assert house.count("letter") == 1
 
 
+@tool(effect="once", approve=True, approve_expires=timedelta(hours=8))
+async def rush(ctx: Context[House], to: str) -> str:
+    return await ctx.deps.act(ctx, "rush", to=to)
+
+
+@pytest.mark.file
+@pytest.mark.parametrize("as_it", ["is parked", "waits", "works"])
+@pytest.mark.parametrize("in_steps", [False, True])
+async def test_b18_a_call_whose_approval_expires_after_the_restore_may_have_been_made(
+    house: House, as_it: str, in_steps: bool
+) -> None:
+    """Somebody may have approved it after the backup was made: nobody is told that it was not made."""
+
+    @tool(effect="steps")
+    async def task(ctx: Context[House]) -> str:
+        return await ctx.call(rush, to="kim")
+
+    agent = house.agent([call("task") if in_steps else call("rush", to="kim")], "done", tools=[rush, task])
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert await rest(run) == "waiting"
+        saved(house)
+        await (await the_ask(run)).approve(by="lee")
+        assert await rest(run) == "completed"
+    restored(house)
+    place, plan = barrier(), FaultPlan()
+    if as_it == "works":
+        plan.at("claim.after", fault=place)
+    async with house.life(agent, plan=plan) as life:
+        run = await life.rt.get_run(run.id)
+        if as_it != "is parked":
+            await (await the_ask(run, "parked")).answer("resume", by="lee")
+            await (place.reached.wait() if as_it == "works" else rest(run))
+        house.clock.advance(hours=9)
+        await life.engine.look()
+        place.go_on.set()
+        if as_it == "is parked":
+            await (await the_ask(run, "parked")).answer("resume", by="lee")
+        assert await rest(run) == "waiting"
+        assert ("rush", "unknown", 1) in await states(run)
+        await (await the_ask(run, "unknown_effect")).happened("sent", by="lee")
+        assert await rest(run) == "completed"
+        assert ("rush", "succeeded", 1) in await states(run)
+    assert house.count("rush") == 1
+
+
+@pytest.mark.file
+async def test_b18_a_cancel_of_a_run_whose_approval_expired_after_the_restore_tells_what_it_may_have_done(
+    house: House,
+) -> None:
+    agent = house.agent([call("rush", to="kim")], "done", tools=[rush])
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert await rest(run) == "waiting"
+        saved(house)
+    restored(house)
+    house.clock.advance(hours=9)
+    async with house.life(agent) as life:
+        run = await resumed(life, run.id)
+        assert await rest(run) == "waiting"
+        before = (await life.rt.get_session("s")).revision
+        await run.cancel(by="lee")
+        assert (await life.rt.get_session("s")).revision == before + 1
+        assert await rest(await life.rt.start(agent, HELLO, session="s", operation_id="next")) == "completed"
+        (told,) = notes(house.requests[-1])
+        assert "it may have happened" in told
+
+
+@pytest.mark.file
+async def test_b18_a_call_that_was_not_made_after_the_backup_and_that_nobody_approved_in_time_is_not_made(
+    house: House,
+) -> None:
+    agent = house.agent([call("rush", to="kim")], "done", tools=[rush])
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert await rest(run) == "waiting"
+        saved(house)
+    restored(house)
+    house.clock.advance(hours=9)
+    async with house.life(agent) as life:
+        run = await resumed(life, run.id)
+        assert await rest(run) == "waiting"
+        await (await the_ask(run, "unknown_effect")).not_happened("nothing went out", by="lee")
+        assert await rest(run) == "completed"
+        assert await states(run) == [("rush", "expired", 1)]
+    assert house.count("rush") == 0
+    assert "nobody approved this call in time" in str(house.asked()[-1].messages[-1].parts[-1])
+
+
 @pytest.mark.file
 @pytest.mark.parametrize("how", ["cancel", "fail", "cancel as it goes on"])
 async def test_b18_of_a_run_that_a_person_ends_the_writes_that_it_may_have_made_are_unknown(

@@ -44,7 +44,6 @@ from ondol.transactions.ending import (
     park_restored,
     recover,
     release,
-    unknown_question,
 )
 from ondol.transactions.housekeeping import drop_import, drop_unused_blobs, keep_blob, keep_import, set_meta
 from ondol.transactions.indexing import (
@@ -84,6 +83,7 @@ from ondol.transactions.pieces import (
     run_row,
     session_row,
     steers_in,
+    unknown_question,
 )
 from ondol.transactions.remembering import (
     Changes,

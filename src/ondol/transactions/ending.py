@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import NamedTuple, TypeAlias, cast
 
 from ondol import effects, events, ids, journal, lifecycle, values
-from ondol.errors import ClaimLost, EndCode, StoreError
+from ondol.errors import ClaimLost, EndCode
 from ondol.records import AskRow, EffectRow, RunRow
 from ondol.transactions.outbox import told
 from ondol.transactions.pieces import (
@@ -18,7 +18,10 @@ from ondol.transactions.pieces import (
     get_run,
     held_seq,
     hold,
+    journal_of,
+    lost,
     queue_again,
+    restored,
     signal_rows,
     stored_error,
     touch,
@@ -75,23 +78,13 @@ def finish(
     for effect in calls:
         if effect.state in effects.OUTCOMES or effect.state == "unknown" or effect.ordinal in read.settled:
             continue
-        setting = key | {"ordinal": effect.ordinal, "at": at, "arguments": None}
-        if effect.ordinal in doubted:
-            effect = effect._replace(state="started", attempt=effect.attempt + 1)
-            begun = {"attempt": effect.attempt, "deadline": at}
-            entries.append(events.EffectStarted(call=effect.ordinal, **begun, presumed=True))
-            approved = setting | {"state": "approved", "at": None}
-            writes += [("effect.set", approved), ("effect.start", key | begun | {"ordinal": effect.ordinal, "at": at})]
-        if effect.state == "started":
-            ask = ids.ask_id(run.id, f"{effect.ordinal}u{effect.attempt}")
-            entries.append(events.EffectUnknown(call=effect.ordinal, ask=ask, reason="the run ended while it ran"))
-            writes.append(("effect.set", setting | {"state": "unknown"}))
-            writes.append(ask_row(
-                run.tenant, ask, run.id, run.session, run.user_id, "unknown_effect", at, effect=effect.id,
-                tool=effect.tool, arguments=effect.arguments, hash=values.digest(values.loads(effect.arguments)),
-                question=unknown_question(effect.tool),
-            ))  # fmt: skip
+        if effect.ordinal in doubted or effect.state == "started":
+            why = "the run ended while it ran"
+            said, marks = lost(effect, run.user_id, at, why, presumed=effect.ordinal in doubted)
+            entries += said
+            writes += marks
         else:
+            setting = key | {"ordinal": effect.ordinal, "at": at, "arguments": None}
             entries.append(events.EffectAbandoned(call=effect.ordinal))
             writes.append(("effect.set", setting | {"state": "abandoned"}))
     entries.append(last)
@@ -141,28 +134,6 @@ def _doubted(run: RunRow, calls: Sequence[EffectRow]) -> Tx[frozenset[int]]:
     return frozenset() if state is None else frozenset(e.ordinal for e in state.open_effects if e.doubted)
 
 
-def restored(tenant: str, run: str) -> Tx[journal.State | None]:
-    """Where the run stands, if the store was restored from a backup while it was unfinished; else None."""
-    (asks,) = yield [("ask.of_run", {"tenant": tenant, "run": run})]
-    if not any(AskRow(*a).kind in ("parked", "definition_changed") for a in asks):
-        return None
-    state = yield from _state(tenant, run)
-    return None if state is None or state.restored is None else state
-
-
-def _state(tenant: str, run: str) -> Tx[journal.State | None]:
-    """Where the run stands, as its journal tells; None where that cannot be read here: it ends all the same."""
-    (rows,) = yield [("entry.list", {"tenant": tenant, "run": run, "after": 0})]
-    try:
-        return journal.fold(journal.loads(run, *row) for row in rows)
-    except StoreError:
-        return None
-
-
-def unknown_question(tool: str) -> str:
-    return f"{tool} was started and its outcome could not be learned. Did it happen?"
-
-
 class Cancelled(NamedTuple):
     """``pending`` while the holder still has to stop; ``next_run`` as in ``Ended``."""
 
@@ -198,7 +169,7 @@ def _asked_to_stop(run: RunRow) -> Tx[events.RunCancelled]:
     said = [values.loads(body) for kind, body, _ in signals if kind in STOPS]
     if said:
         return events.RunCancelled(**said[-1])
-    state = yield from _state(run.tenant, run.id)
+    state = yield from journal_of(run.tenant, run.id)
     return events.RunCancelled(**asdict(state.cancel)) if state and state.cancel else events.RunCancelled()
 
 

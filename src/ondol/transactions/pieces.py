@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ondol import checksums, events, journal, messages, values
-from ondol.errors import CancelRequested, ClaimLost, EndCode, NotFound, RevisionConflict, SignalsUnread
-from ondol.records import AskRow, RunRow, SessionRow
+from ondol import checksums, events, ids, journal, messages, values
+from ondol.errors import CancelRequested, ClaimLost, EndCode, NotFound, RevisionConflict, SignalsUnread, StoreError
+from ondol.records import AskRow, EffectRow, RunRow, SessionRow
 from ondol.transactions.statements import Foreseen, Row, Statement, Tx, with_conditions
 
 QUEUED: Mapping[str, Any] = {"state": "queued", "fence": 0, "owner": None}  # a new run that nobody drives yet
@@ -239,3 +239,51 @@ def touched(run: RunRow, n: int, at: int) -> Tx[tuple[int, int]]:
         raise ClaimLost(f"run {run.id} moved on while it was looked at")
     seq, fence = moved[0]
     return seq, fence
+
+
+def restored(tenant: str, run: str) -> Tx[journal.State | None]:
+    """Where the run stands, if the store was restored from a backup while it was unfinished; else None."""
+    (asks,) = yield [("ask.of_run", {"tenant": tenant, "run": run})]
+    if not any(AskRow(*a).kind in ("parked", "definition_changed") for a in asks):
+        return None
+    state = yield from journal_of(tenant, run)
+    return None if state is None or state.restored is None else state
+
+
+def journal_of(tenant: str, run: str) -> Tx[journal.State | None]:
+    """Where the run stands, as its journal tells; None where that cannot be read here: it ends all the same."""
+    (rows,) = yield [("entry.list", {"tenant": tenant, "run": run, "after": 0})]
+    try:
+        return journal.fold(journal.loads(run, *row) for row in rows)
+    except StoreError:
+        return None
+
+
+def unknown_question(tool: str) -> str:
+    return f"{tool} was started and its outcome could not be learned. Did it happen?"
+
+
+def lost(
+    effect: EffectRow, user_id: str, at: int, why: str, *, presumed: bool
+) -> tuple[list[events.Entry], list[Statement]]:
+    """Nobody knows whether a call happened, and a person is asked. ``presumed``: it may have been started after the
+    backup that this store comes from."""
+    key = {"tenant": effect.tenant, "run": effect.run, "ordinal": effect.ordinal}
+    entries: list[events.Entry] = []
+    writes: list[Statement] = []
+    attempt = effect.attempt
+    if presumed:
+        attempt += 1
+        begun = {"attempt": attempt, "deadline": at}
+        entries.append(events.EffectStarted(call=effect.ordinal, **begun, presumed=True))
+        approved = key | {"state": "approved", "at": None, "arguments": None}
+        writes += [("effect.set", approved), ("effect.start", key | begun | {"at": at})]
+    ask = ids.ask_id(effect.run, f"{effect.ordinal}u{attempt}")
+    entries.append(events.EffectUnknown(call=effect.ordinal, ask=ask, reason=why))
+    writes.append(("effect.set", key | {"state": "unknown", "at": at, "arguments": None}))
+    writes.append(ask_row(
+        effect.tenant, ask, effect.run, effect.session, user_id, "unknown_effect", at, effect=effect.id,
+        tool=effect.tool, arguments=effect.arguments, hash=values.digest(values.loads(effect.arguments)),
+        question=unknown_question(effect.tool),
+    ))  # fmt: skip
+    return entries, writes

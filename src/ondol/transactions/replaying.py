@@ -11,8 +11,17 @@ from ondol.messages import Attachment, Message, ToolResponse
 from ondol.records import EffectRow, RunRow, SessionRow
 from ondol.replay import By, Family, Member
 from ondol.transactions.accepting import Accepted, known_operation
-from ondol.transactions.ending import RETRYABLE_AFTER_RESTORE, restored
-from ondol.transactions.pieces import QUEUED, act_row, append_entries, checked_body, message_row, run_row, touch
+from ondol.transactions.ending import RETRYABLE_AFTER_RESTORE
+from ondol.transactions.pieces import (
+    QUEUED,
+    act_row,
+    append_entries,
+    checked_body,
+    message_row,
+    restored,
+    run_row,
+    touch,
+)
 from ondol.transactions.statements import Statement, Tx
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ondol import events, ids, journal, messages, values
 from ondol.records import AskRow, EffectRow
-from ondol.transactions.pieces import Claim, append_entries, held_seq, hold, message_row
+from ondol.transactions.pieces import Claim, append_entries, held_seq, hold, lost, message_row, restored
 from ondol.transactions.statements import Statement, Tx
 
 
@@ -52,6 +52,7 @@ class Decision:
 
 
 STOPS = ("cancel", "interrupt")  # signals that ask a run to stop
+_NOT_APPROVED = "nobody approved this call in time, so it was not made"
 CONFIRMED = "done (confirmed by a person)"  # where that person gave no result
 STEER = "steer"  # a message waits to join the run
 CLOCK = "clock"  # the door through which an ask expires
@@ -85,8 +86,25 @@ def settlement(
     """What a decision about an effect means: entries and changes, the same whoever writes them down."""
     (rows,) = yield [("effect.get", effect_key(ask))]
     effect = EffectRow(*rows[0])
+    if decision.kind == "expire" and (yield from _is_doubted(effect)):  # approved since the backup, and made?
+        entries, writes = lost(effect, ask.user_id, at, "it may have been made after the backup", presumed=True)
+        writes.append(("run.wrote", {"tenant": ask.tenant, "run": ask.run}))
+        return effect, [events.AskExpired(ask=ask.id), *entries], writes
     made_with = (yield from _replacement(effect)) if decision.kind == "happened" else None
-    return effect, *_meaning(ask, effect, decision, made_with, ended, at)
+    expired = decision.kind == "not_happened" and (yield from _approval_expired(effect))
+    return effect, *_meaning(ask, effect, decision, made_with, expired, ended, at)
+
+
+def _is_doubted(effect: EffectRow) -> Tx[bool]:
+    state = yield from restored(effect.tenant, effect.run)
+    return state is not None and state.effects[effect.ordinal].doubted
+
+
+def _approval_expired(effect: EffectRow) -> Tx[bool]:
+    """It was asked about since all the same, because nobody knew whether it had been made."""
+    (rows,) = yield [("ask.of_run", {"tenant": effect.tenant, "run": effect.run})]
+    approvals = [a for row in rows if (a := AskRow(*row)).effect == effect.id and a.kind == "approval"]
+    return bool(approvals) and approvals[-1].state == "expired"
 
 
 def _replacement(effect: EffectRow) -> Tx[dict[str, Any] | None]:
@@ -100,7 +118,13 @@ def _replacement(effect: EffectRow) -> Tx[dict[str, Any] | None]:
 
 
 def _meaning(
-    ask: AskRow, effect: EffectRow, decision: Decision, made_with: dict[str, Any] | None, ended: bool, at: int
+    ask: AskRow,
+    effect: EffectRow,
+    decision: Decision,
+    made_with: dict[str, Any] | None,
+    expired: bool,
+    ended: bool,
+    at: int,
 ) -> tuple[list[events.Entry], list[Statement]]:
     call = effect.ordinal
     key = {"tenant": effect.tenant, "run": effect.run, "ordinal": call}
@@ -129,9 +153,8 @@ def _meaning(
             why = f"{ask.decided_by} refused this call" + (f": {decision.reason}" if decision.reason else "")
             return [decided], [ends("denied"), replies(why, error=True)]
         case "expire":
-            why = "nobody approved this call in time, so it was not made"
             entries: list[events.Entry] = [events.AskExpired(ask=ask.id), events.EffectExpired(call=call)]
-            return entries, [ends("expired"), replies(why, error=True)]
+            return entries, [ends("expired"), replies(_NOT_APPROVED, error=True)]
         case "happened":
             entries = [decided, events.EffectResolved(call=call, outcome="happened")]
             entries.append(events.EffectSucceeded(call=call, by="person"))
@@ -143,6 +166,10 @@ def _meaning(
                 reason = "it did not happen"
                 return [*entries, events.EffectFailed(call=call, reason=reason)], [
                     ends("failed"), replies(reason, error=True),
+                ]  # fmt: skip
+            if expired:
+                return [*entries, events.EffectExpired(call=call)], [
+                    ends("expired"), replies(_NOT_APPROVED, error=True),
                 ]  # fmt: skip
             return entries, [("effect.set", setting | {"state": "approved"})]
         case _:

@@ -139,6 +139,9 @@ UPDATE runs SET next_seq = next_seq + :n, updated_at = :at, wrote = 1
 WHERE tenant = :tenant AND id = :run AND fence = :fence AND state = 'running'
 RETURNING next_seq - :n, cancel, unread
 
+-- name: run.wrote
+UPDATE runs SET wrote = 1 WHERE tenant = :tenant AND id = :run
+
 -- name: run.progressed
 UPDATE runs SET deaths = 0 WHERE tenant = :tenant AND id = :run
 
