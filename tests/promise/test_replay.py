@@ -130,13 +130,19 @@ async def test_a_parked_run_is_refused_with_the_reason(house: House) -> None:
         await refused(life, run, f"run {run.id} is parked: resume it, fail it, or cancel it")
 
 
-async def test_an_unknown_effect_blocks_until_it_is_settled(house: House) -> None:
+def losing(house: House) -> Any:
+    """A tool that acts, and then nobody hears of it."""
+
     @tool
     async def lose(ctx: Any, to: str) -> str:
         house.happened(ctx.idempotency_key, "lose", to=to)
         raise ConnectionError("no answer")
 
-    agent = house.agent([call("lose", to="kim")], "done", tools=[lose])
+    return lose
+
+
+async def test_an_unknown_effect_blocks_until_it_is_settled(house: House) -> None:
+    agent = house.agent([call("lose", to="kim")], "done", tools=[losing(house)])
     async with house.life(agent) as life:
         run = await life.rt.start(agent, "go", session="s", operation_id="op")
         assert await rest(run) == "waiting"
@@ -153,12 +159,7 @@ async def test_an_unknown_effect_blocks_until_it_is_settled(house: House) -> Non
 
 
 async def test_an_unknown_effect_that_was_given_up_blocks_for_good_and_says_so(house: House) -> None:
-    @tool
-    async def lose(ctx: Any, to: str) -> str:
-        house.happened(ctx.idempotency_key, "lose", to=to)
-        raise ConnectionError("no answer")
-
-    agent = house.agent([call("lose", to="kim")], "done", tools=[lose])
+    agent = house.agent([call("lose", to="kim")], "done", tools=[losing(house)])
     async with house.life(agent) as life:
         run = await life.rt.start(agent, "go", session="s", operation_id="op")
         assert await rest(run) == "waiting"
