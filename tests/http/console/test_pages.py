@@ -11,12 +11,13 @@ from collections.abc import AsyncIterator
 from contextlib import closing
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import apsw
 import httpx
 import pytest
 from cli.command import ondol
-from house import House, Page, house, visitor
+from house import House, Page, find_order, house, visitor
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -24,7 +25,7 @@ from ondol import Agent, ContextPolicy, Runtime, access
 from ondol.events import KINDS
 from ondol.http.console import looking, looks, shown
 from ondol.http.guard import Admission
-from ondol.testing import ManualClock, ScriptedModel
+from ondol.testing import ManualClock, ScriptedModel, call
 
 
 @pytest.fixture
@@ -49,6 +50,46 @@ async def everything(h: House) -> dict[str, str]:
         "memory": "/memory?agent=support&user=kim", "system": "/system?checks=true",
         "nothing": "/runs/r_nobody", "sign in": "/sign-in",
     }  # fmt: skip
+
+
+async def test_a_run_shows_its_latest_rows_and_where_the_earlier_ones_are(db: str) -> None:
+    def answer(request: Any) -> Any:
+        said = sum(m.role == "assistant" for m in request.messages)
+        return [call("find_order", order_id=str(n)) for n in range(60)] if said < 4 else "found"
+
+    agent = Agent("many", model=ScriptedModel(answer), tools=[find_order])
+    async with Runtime(db, agents=[agent]) as rt, visitor(rt) as client:
+        h = House(rt, client)
+        run = await h.rests("find", "many")
+        latest = await h.page(f"/runs/{run.id}")
+        (link,) = [str(a["href"]) for a in latest.all("a") if "before=" in str(a.get("href"))]
+        earlier = await h.page(link)
+    shown = [[row["id"] for row in page.all("li") if "row" in str(row["class"])] for page in (earlier, latest)]
+    ids = [f"t{n}" for n in range(247)]  # queued, 5 answers, 240 calls, the end
+    assert shown == [ids[:47], ids[47:]]
+    assert earlier.all("a", href=f"/runs/{run.id}")
+
+
+async def test_a_page_that_grows_shows_a_long_text_in_part_and_where_the_whole_is(db: str) -> None:
+    letter, word = "word " * 20_000, "x" * 50_000
+
+    def answer(request: Any) -> Any:
+        return letter if request.messages[-1].role == "tool" else [letter, call("find_order", order_id=word)]
+
+    agent = Agent("writer", model=ScriptedModel(answer), tools=[find_order])
+    async with Runtime(db, agents=[agent]) as rt, visitor(rt) as client:
+        h = House(rt, client)
+        run = await h.rests(letter, "writer", session="letters")
+        (effect,) = await run.effects()
+        for address in (f"/runs/{run.id}", "/session?id=letters"):
+            page = await h.page(address)
+            assert len(page.html) < 250_000, address
+            assert "… 100 000 characters in all" in page.text
+            assert page.all("a", href=f"/v1/runs/{run.id}/state")
+            assert page.all("a", href=f"/effects/{effect.id}")
+        whole = (await client.get(f"/v1/runs/{run.id}/state")).text
+        assert whole.count(letter) >= 3  # what was said to it, and what it said twice
+        assert word in (await h.page(f"/effects/{effect.id}")).text
 
 
 async def test_every_page_runs_only_what_this_server_serves(at_home: House) -> None:

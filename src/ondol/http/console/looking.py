@@ -29,6 +29,7 @@ from ondol.threads import in_thread
 _PER_PAGE = 50
 _TURNS = 20  # of a conversation, on one page
 _EVENTS = 300  # of a run, on one page
+_ROWS = 200  # of its timeline: the page is made again whenever something happens
 _SUMMED_EVERY = timedelta(seconds=15)  # today's tokens
 _LATELY = timedelta(days=7)  # a failure older than that needs nobody any more
 RUN_STATES, EFFECT_STATES = get_args(RunStatus), get_args(EffectState)
@@ -114,17 +115,22 @@ def _add_run(router: APIRouter, looks: Looks) -> None:
     service = looks.service
 
     @router.get("/runs/{run}")
-    async def run_page(request: Request, run: str) -> Response:
+    async def run_page(
+        request: Request, run: str, before: Annotated[int | None, Query(ge=1, le=10**9)] = None
+    ) -> Response:
+        """Its latest rows, or those before one of them: only the latest grow."""
         caller = caller_in(request)
         found = await service.run(caller, run)
         about = await _about(looks, caller, found)  # before its events: a page that is behind goes on to watch
         events = await chat.recorded(service.rt, found)
-        rows = timeline(events, service.rt.clock.now())
+        rows = timeline(events, service.rt.clock.now())[:before]
+        earlier = max(0, len(rows) - _ROWS)
         effects = {e.id: e for e in await service.effects_of(found)}
         messages = await found.messages()
         return await looks.page(
-            request, "run.html", tab="timeline", rows=rows, effects=effects, messages=messages,
-            last=events[-1].id if events else None, decided=_decided(await found.asks(None)), **about,
+            request, "run.html", tab="timeline", rows=rows[earlier:], earlier=earlier, latest=before is None,
+            effects=effects, messages=messages, last=events[-1].id if events else None,
+            decided=_decided(await found.asks(None)), **about,
         )  # fmt: skip
 
     @router.get("/runs/{run}/context")

@@ -27,6 +27,7 @@ from ondol.showing import called, exact, short
 T = TypeVar("T")
 STOPPED = ("parked", "definition_changed")  # kinds of asks: about a run, which goes on when somebody says so
 COUNTED = 1_000  # asks at most: each page shows how many there are
+_MOST_SHOWN = 20_000  # characters of one text, on a page that is sent again whenever something happens
 THEMES = ("auto", "light", "dark")
 THEME_COOKIE = "ondol_theme"
 
@@ -70,6 +71,7 @@ def _templates() -> Environment:
     }  # fmt: skip
     env.globals |= {
         "called": called, "version": __version__, "money": shown.money, "options": shown.options,
+        "most_shown": _MOST_SHOWN,
         "new_key": lambda: secrets.token_hex(8),
     }  # fmt: skip
     return env

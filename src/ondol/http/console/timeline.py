@@ -8,6 +8,7 @@ last thing that is known of it to the first that the next process wrote.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -208,9 +209,12 @@ def _scale(marks: Sequence[datetime], works: Sequence[tuple[datetime, datetime]]
     """The place of each mark, and which stretches between two of them are shortened."""
     long: list[float] = []
     busy: list[bool] = []
+    begun, over = Counter(start for start, _ in works), Counter(end for _, end in works)
+    under_way = 0
     for before, after in pairwise(marks):
         long.append((after - before).total_seconds())
-        busy.append(any(start <= before and after <= end for start, end in works))
+        under_way += begun[before] - over[before]
+        busy.append(under_way > 0)
     worked = sum(n for n, is_busy in zip(long, busy, strict=True) if is_busy)
     most = worked * _IDLE_SHARE or float("inf")
     shortened = [not is_busy and n > most for n, is_busy in zip(long, busy, strict=True)]
