@@ -2257,6 +2257,20 @@ MUTANTS = (
         ("tests/promise/test_watching.py",),
     ),
     Mutant(
+        "watch: a stream of what cannot be read is refused, and does not begin",
+        "http/sse.py",
+        "                if not self._begun:\n                    raise\n",
+        "                await self._begin(send)\n",
+        ("tests/http/test_failing.py::test_a_stream_of_what_is_damaged_is_refused_and_says_so",),
+    ),
+    Mutant(
+        "watch: what keeps a command from following a run is told",
+        "cli/follow.py",
+        "            watching.result()  # the cursor may be of another run, the journal may be damaged\n",
+        "            pass\n",
+        ("tests/cli/test_looking.py::test_a_run_whose_journal_is_damaged_is_not_watched_in_silence",),
+    ),
+    Mutant(
         "accept: what a run cannot be driven with does not keep it from being accepted",
         "worker.py",
         "            except (StoreCorrupt, StoreTooNew):  # of",

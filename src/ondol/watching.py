@@ -56,7 +56,8 @@ async def watch(
     at_rest: frozenset[str], idle: float | None = None, watching: Watch | None = None,
 ) -> AsyncIterator[Event | None]:  # fmt: skip
     """The events of a run in order, until it is in one of the states ``at_rest``. With ``idle``, None whenever nothing
-    happened for so many seconds. ``watching`` hears of the run by now.
+    happened for so many seconds, and at once where nothing is stored behind ``after``. ``watching`` hears of the run
+    by now.
 
     Raises:
         NotFound, WrongCursor, CursorExpired
@@ -68,7 +69,10 @@ async def watch(
         resting, stored = False, True
         while not resting:
             if stored:
-                for event in await told.new():
+                new = await told.new()
+                if not new and idle is not None:
+                    yield None
+                for event in new:
                     for piece in watching.before(cursor(run, event.id)):
                         yield piece
                     yield event
@@ -142,13 +146,15 @@ async def watch_session(
     idle: float | None = None,
 ) -> AsyncIterator[InSession | None]:  # fmt: skip
     """The events of all runs of a session, for as long as it is there. Those of one run are in order, and each comes
-    once. Raises NotFound where there is no such session, or not any more; CursorExpired where it was begun anew."""
+    once. With ``idle``, None as ``watch`` says, and once when all that is stored was told. Raises NotFound where there
+    is no such session, or not any more; CursorExpired where it was begun anew."""
     watched = await read(queries.get_session, tenant, session)
     wake, key = asyncio.Event(), of_session(tenant, session)
     arriving = streams.watch(key, wake)
     arriving.wake()
     tails: dict[str, _Tail] = {}
     newest: str | None = None
+    caught_up = idle is None
     try:
         while True:
             if arriving.take():
@@ -173,6 +179,9 @@ async def watch_session(
                     yield InSession(replace(event, data=event.data | {"run": run}), None)
                 if tail.told.is_over and run != newest:
                     streams.unwatch(run, tails.pop(run).watch)
+            if not caught_up:
+                caught_up = True
+                yield None
             while not wake.is_set():
                 if arriving.hurried:
                     arriving.hurried = False

@@ -210,6 +210,15 @@ def test_a_store_that_is_not_damaged_is_not_called_damaged(folder: Path, tmp_pat
         assert move in found["problem"]
 
 
+def test_a_run_whose_journal_is_damaged_is_not_watched_in_silence(tmp_path: Path) -> None:
+    db = ("--db", "sqlite:///t.db")
+    ondol(*db, "run", app("hello"), "say hi to kim", cwd=tmp_path)
+    with sqlite3.connect(tmp_path / "t.db") as damaged:
+        damaged.execute("UPDATE entries SET body = replace(body, 'completed', 'competed')")
+    done = ondol(*db, "runs", "watch", ondol(*db, "runs", "-o", "ids", cwd=tmp_path).out.strip(), cwd=tmp_path)
+    assert (done.code, done.err.startswith("error [store_corrupt]: ")) == (1, True)
+
+
 def test_the_doctor_says_what_mends_each_thing_and_never_a_key(folder: Path, tmp_path: Path) -> None:
     well = ondol("--db", "sqlite:///t.db", "doctor", "-o", "json", cwd=folder, OPENAI_API_KEY="sk-canary")
     assert well.code == 0

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
+import sqlite3
 from collections.abc import AsyncIterator, Mapping
 from html import escape
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
@@ -13,7 +16,8 @@ import pytest
 from door import JSON, Door, door, raw, run
 
 from ondol import Agent, Runtime, access, tool
-from ondol.errors import CODES, InvalidInput
+from ondol.client import AsyncClient
+from ondol.errors import CODES, InvalidInput, StoreCorrupt
 from ondol.http import guard, serving
 from ondol.http.app import make_app
 from ondol.http.guard import Admission
@@ -177,6 +181,21 @@ async def test_unknown_effects_are_counted_as_long_as_they_wait_for_a_person(db:
         await (await rt.asks())[0].give_up(by="kim")
         assert [effect.state for effect in await rt.effects()] == ["unknown"]
         assert "\nondol_effects_unknown 0\n" in (await http.client.get("/metrics")).text
+
+
+async def test_a_stream_of_what_is_damaged_is_refused_and_says_so(tmp_path: Path) -> None:
+    """A reader that is told nothing, and comes back to nothing, would do so for ever."""
+    agent = Agent("hello", model=ScriptedModel(["Hello."]))
+    async with Runtime(f"sqlite:///{tmp_path}/t.db", agents=[agent]) as rt, door(rt) as http:
+        id = (await run(http.client, "hello", "hi", session="s")).json()["id"]
+        with contextlib.closing(sqlite3.connect(tmp_path / "t.db")) as damaged, damaged:
+            damaged.execute("UPDATE entries SET body = replace(body, 'completed', 'competed')")
+        for address in (f"/v1/runs/{id}/events", "/v1/sessions/s/events"):
+            refused = await http.client.get(address)
+            assert (refused.status_code, refused.json()["code"]) == (500, "store_corrupt")
+        async with AsyncClient(http.url) as there:
+            with pytest.raises(StoreCorrupt, match="does not match its checksum"):
+                [event async for event in (await there.get_run(id)).events()]
 
 
 async def test_nothing_is_kept_on_the_way(http: Door) -> None:

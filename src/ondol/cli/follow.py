@@ -61,11 +61,12 @@ async def follow(rt: Runtime, run: Run, show: Callable[[Event], None] | None, af
             alone_since = None if standing is None else alone_since or loop.time()
             if standing is not None and alone_since is not None and loop.time() - alone_since >= _PATIENCE:
                 return standing
-        if watching is not None and watching.done():
-            watching.result()  # the cursor may be of another run
-        await resting
-        if watching is not None:
+        if watching is not None and not watching.done():
+            await resting
             await asyncio.wait({watching}, timeout=_LAST_EVENTS)
+        if watching is not None and watching.done():
+            watching.result()  # the cursor may be of another run, the journal may be damaged
+        await resting
         return AtRest()
     finally:
         for task in tasks:

@@ -41,7 +41,8 @@ def framed(happened: Event | InSession) -> bytes:
 class EventStream(Response):
     """Events as they come; None in ``events`` is a moment in which nothing happened, and becomes a heartbeat.
 
-    ``gone`` is awaited when the reader goes away before the end.
+    What cannot be read at all is a refusal with its status: the stream begins with the first of ``events``. ``gone`` is
+    awaited when the reader goes away before the end.
     """
 
     media_type = "text/event-stream"
@@ -58,10 +59,9 @@ class EventStream(Response):
         self.status_code, self.background = 200, None
         self.init_headers({"cache-control": "no-store", "x-accel-buffering": "no", **(headers or {})})
         self._events, self._drain, self._gone, self._patience = events, drain, gone, patience
-        self._ending = False
+        self._begun = self._ending = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         loop = asyncio.get_running_loop()
         sending = asyncio.ensure_future(self._send(send))
         leaving = asyncio.ensure_future(_left(receive))
@@ -91,17 +91,27 @@ class EventStream(Response):
             return
         if failed is not None:
             raise failed
+        await self._begin(send)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _begin(self, send: Send) -> None:
+        if not self._begun:
+            self._begun = True
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            await self._put(send, format_sse_event(retry=RETRY))
 
     async def _send(self, send: Send) -> None:
         async with contextlib.aclosing(self._events) as events:  # type: ignore[type-var]
-            await self._put(send, format_sse_event(retry=RETRY))
             try:
                 async for event in events:
+                    await self._begin(send)
                     if event is None and self._ending:
                         return  # all that is stored was told
                     await self._put(send, _HEARTBEAT if event is None else framed(event))
-            except OndolError as error:  # it began well, and cannot go on: the reader comes back and is told
+            except OndolError as error:
+                if not self._begun:
+                    raise
+                # It began well, and cannot go on: the reader comes back and is told.
                 await self._put(send, format_sse_event(comment=f"{error.code}: {error}"))
 
     async def _put(self, send: Send, chunk: bytes) -> None:
