@@ -77,6 +77,13 @@ MUTANTS = (
         ("tests/http/console/test_hostile.py::test_a_form_sends_back_what_was_there_also_what_cannot_be_seen",),
     ),
     Mutant(
+        "asks: one that was decided in a session that is deleted says so",
+        "transactions/deciding.py",
+        'if ask.state != "open" and ask.decision is None:',
+        "if False:",
+        ("tests/promise/test_asks.py::test_an_ask_that_was_decided_in_a_session_that_is_deleted_says_so",),
+    ),
+    Mutant(
         "cancel: a process that ends waits for what it asked to end, and not for ever",
         "worker.py",
         "            await unwound()\n",

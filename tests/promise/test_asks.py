@@ -534,6 +534,19 @@ async def test_asks_of_a_run_that_has_ended_are_closed(house: House) -> None:
     assert house.count() == 0
 
 
+async def test_an_ask_that_was_decided_in_a_session_that_is_deleted_says_so(house: House) -> None:
+    agent = house.agent(WIRE, "done")
+    async with house.life(agent) as life:
+        run, ask = await waiting(life, agent)
+        await ask.approve(by="lee")
+        assert await rest(run) == "completed"
+        await life.rt.delete_session("s", by="kim")
+        for answer in (ask.approve(by="lee"), ask.deny(by="lee")):
+            with pytest.raises(AskClosed, match="belongs to a session that was deleted"):
+                await answer
+    assert house.count() == 1
+
+
 # --- expired ----------------------------------------------------------------------------------------------------
 
 

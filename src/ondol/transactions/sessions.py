@@ -72,7 +72,7 @@ def free_session(tenant: str, session: str, expected_revision: int | None = None
 
 def _raised(tenant: str, session: str, at: int, writes: list[Statement]) -> Tx[SessionRow]:
     of_session = {"tenant": tenant, "session": session}
-    raised: Statement = ("session.raise", of_session | {"head": None, "at": at})
+    raised: Statement = ("session.raise", of_session | {"at": at})
     *_, rows = yield [raised, *writes, ("session.get", of_session)]
     return SessionRow(*rows[0])
 

@@ -169,7 +169,7 @@ WHERE tenant = :tenant AND id = :run
 
 -- name: run.queue_again
 UPDATE runs SET state = 'queued', owner = NULL, fence = fence + 1, place = coalesce(:place, place), retryable = 0,
-  error = NULL, ended_at = NULL, told = 0, next_seq = next_seq + :n, deaths = :deaths, updated_at = :at
+  error = NULL, ended_at = NULL, next_seq = next_seq + :n, deaths = :deaths, updated_at = :at
 WHERE tenant = :tenant AND id = :run AND state = :state AND fence = :fence
 RETURNING next_seq - :n, fence
 
