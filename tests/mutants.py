@@ -2278,6 +2278,13 @@ MUTANTS = (
         ("tests/cli/test_looking.py::test_a_run_whose_journal_is_damaged_is_not_watched_in_silence",),
     ),
     Mutant(
+        "full disk: who has no room for the files beside the store is told that",
+        "stores/sqlite.py",
+        "frozenset({apsw.SQLITE_FULL, apsw.SQLITE_IOERR_SHMSIZE})",
+        "frozenset({apsw.SQLITE_FULL})",
+        ("tests/stores/test_sqlite_full_disk.py::test_a_process_that_comes_to_a_full_disk_is_told_that_it_is_full",),
+    ),
+    Mutant(
         "accept: what a run cannot be driven with does not keep it from being accepted",
         "worker.py",
         "            except (StoreCorrupt, StoreTooNew):  # of",

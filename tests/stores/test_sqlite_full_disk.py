@@ -119,6 +119,18 @@ async def test_a_write_that_the_disk_cannot_take_is_absent(tmp_path: Path, disk:
     assert check(tmp_path / "ondol.db") == []
 
 
+async def test_a_process_that_comes_to_a_full_disk_is_told_that_it_is_full(tmp_path: Path) -> None:
+    """It has to make the files beside the store before it can read a page. That is no fault of the disk."""
+    async with opened(tmp_path / "ondol.db"):
+        pass
+    with no_file_may_grow_beyond(1000):
+        with pytest.raises(StoreFull, match=r"ondol\.db: free some, then try again"):
+            await SqliteStore(tmp_path / "ondol.db").open(lambda: None)
+        (problem,) = check(tmp_path / "ondol.db")
+    assert "free some" in problem
+    assert check(tmp_path / "ondol.db") == []
+
+
 async def test_a_write_that_the_file_cannot_take_is_absent(tmp_path: Path, limits: None) -> None:
     """SQLite says so in the middle, after some statements of the transaction have passed."""
     async with opened(tmp_path / "ondol.db") as store:

@@ -63,6 +63,7 @@ _LOG_KEPT = 64_000_000  # bytes of it that are used again: somebody who read for
 _STATEMENT_CACHE = 200  # prepared statements a connection keeps; all of ours fit
 _NEW, _DROPPED = ".new-", ".dropped-"  # names of blobs on their way in and out
 _FSYNC_FAILED = frozenset({apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC})
+_NO_ROOM = frozenset({apsw.SQLITE_FULL, apsw.SQLITE_IOERR_SHMSIZE})  # the latter: for -shm, which who reads needs too
 _EXIT_FSYNC_FAILED = 74  # EX_IOERR of sysexits.h
 
 
@@ -585,7 +586,7 @@ def _exit_if_fsync_failed(error: apsw.Error, path: Path) -> None:
 
 def _translated(error: Exception, path: Path) -> StoreError:
     match error:
-        case apsw.FullError():
+        case apsw.FullError() | apsw.IOError() if getattr(error, "extendedresult", 0) in _NO_ROOM:
             new: StoreError = StoreFull(f"no space left for {path}: free some, then try again")
         case apsw.BusyError() | apsw.LockedError():
             new = StoreBusy(f"{path} is locked by another process for too long: try again")
