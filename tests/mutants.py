@@ -586,8 +586,8 @@ MUTANTS = (
     Mutant(
         "search: a history is of one user",
         "transactions/statements.sql",
-        "WHERE tenant = :tenant AND user_id = :user_id AND n > :indexed AND base IS NOT NULL",
-        "WHERE tenant = :tenant AND :user_id = :user_id AND n > :indexed AND base IS NOT NULL",
+        "WHERE tenant = :tenant AND user_id = :user_id AND n > :behind AND base IS NOT NULL",
+        "WHERE tenant = :tenant AND :user_id = :user_id AND n > :behind AND base IS NOT NULL",
         (
             "tests/promise/test_search.py::test_what_was_said_in_the_session_is_found_and_nothing_of_another_user_or_session",
         ),
@@ -595,8 +595,8 @@ MUTANTS = (
     Mutant(
         "search: a history is gone through once",
         "transactions/indexing.py",
-        '"indexed": max(indexed, behind)',
-        '"indexed": indexed',
+        '"behind": max(indexed, behind)',
+        '"behind": indexed',
         ("tests/promise/test_search.py::test_a_long_history_is_gone_through_once_when_it_is_first_searched",),
     ),
     Mutant(

@@ -11,7 +11,7 @@ from typing import Any
 
 import behind
 import pytest
-from kit import waits
+from kit import Gate, waits
 from rememberer import requests
 
 from ondol import (
@@ -203,27 +203,35 @@ async def test_a_long_history_is_gone_through_once_when_it_is_first_searched(
 
     def noted(name: str, always: Any, wanted: Any) -> Any:
         if name == "history.new":
-            given.append(always["indexed"])
+            given.append(always["behind"])
         return conditions(name, always, wanted)
 
     monkeypatch.setattr(indexing, "_RUNS", 2)
     monkeypatch.setattr(indexing, "with_conditions", noted)
 
-    @tool(approve=True)
-    async def sign(what: str) -> str:
-        return f"signed {what}"
+    gate = Gate()
+
+    @tool(effect="read")
+    async def look() -> str:
+        await gate.wait()
+        return "seen"
 
     agent = searcher()
-    slow = Agent("slow", model=ScriptedModel([[call("sign", what="the lease")], ["signed"]]), tools=[sign])
+    slow = Agent("slow", model=ScriptedModel([[call("look")], ["looked"]]), tools=[look])
     async with Runtime(db, agents=[agent, slow]) as rt:
         if held_up:
-            await waits(await rt.start(slow, "say nothing", user="kim", session="x"))
+            run = await rt.start(slow, "say nothing", user="kim", session="x")
+            await gate.reached.wait()
         for n in range(6):
             await rt.run(agent, f"say {n}", user="kim")
         found = await rt.search_history("say", user="kim", limit=20)
         assert {f.text for f in found} >= {f"say {n}" for n in range(6)}
         assert given == sorted(set(given))
         assert len(given) == 4
+        gate.open()
+        if held_up:
+            await run.result()
+            assert "say nothing" in {f.text for f in await rt.search_history("say", user="kim", limit=20)}
 
 
 async def test_a_session_that_is_deleted_is_not_found_and_leaves_no_term(db: str) -> None:

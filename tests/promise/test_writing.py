@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeAlias
 
 import pytest
 from crash import invariants
@@ -172,16 +174,31 @@ async def test_what_a_cancel_or_an_unread_signal_refuses(store: Store, db: str, 
 # --- everybody else ---------------------------------------------------------------------------------------------
 
 
-def interleaved(tx: Tx[Any], other: Tx[object]) -> Tx[Any]:
-    """A transaction in which another one comes between what it has looked at first and what it does about that."""
-    rows = yield next(tx)
-    yield from other
+Begins: TypeAlias = Callable[[], Tx[Any]]  # a transaction; a store may run it several times
+
+
+def _not_last(tx: Tx[Any]) -> Tx[None]:
+    """The batch that ends a transaction on its own does not end another one."""
+    rows = None
+    with suppress(StopIteration):
+        while True:
+            rows = yield list(tx.send(rows))
+
+
+def interleaved(one: Begins, other: Begins, behind: str = "") -> Tx[Any]:
+    """A transaction in which another one comes between what it has looked at first (or in the statement ``behind``) and
+    what it does about that."""
+    tx = one()
+    batch, is_due = next(tx), True
     while True:
+        rows = yield batch
+        if is_due and any(name.startswith(behind) for name, _ in batch):
+            is_due = False
+            yield from _not_last(other())
         try:
             batch = tx.send(rows)
         except StopIteration as done:
             return done.value
-        rows = yield batch
 
 
 @pytest.mark.parametrize(
@@ -197,7 +214,7 @@ async def test_whoever_looked_at_a_run_that_moved_on_since_writes_nothing_of_it(
     """A run is moved by compare-and-swap on its state and its fence: either of them may be what has changed."""
     mine = await held(store)
     run, fence = mine.run.id, mine.claim.fence
-    looks: dict[str, Callable[[], Tx[object]]] = {
+    looks: dict[str, Begins] = {
         "release": lambda: transactions.release("default", run, fence, 3),
         "recover": lambda: transactions.recover("default", run, fence, 3),
         "recover a cancelled one": lambda: transactions.recover("default", run, fence, 3),
@@ -208,16 +225,16 @@ async def test_whoever_looked_at_a_run_that_moved_on_since_writes_nothing_of_it(
         await store.write(transactions.cancel, "default", run, "kim", "python", "", 2)
     before = invariants.written(db, sound=False)
     with pytest.raises(ClaimLost):
-        await store.write(interleaved, looks[how](), by(mine))
+        await store.write(interleaved, looks[how], partial(by, mine))
     assert invariants.written(db, sound=False) == before
 
 
 async def test_a_run_that_is_claimed_as_it_is_cancelled_is_not_ended_under_its_holder(store: Store, db: str) -> None:
     await store.write(transactions.accept, new("1"), 1)
     before = invariants.written(db, sound=False)
-    cancel = transactions.cancel("default", "r_1", "kim", "python", "", 3)
+    cancel = partial(transactions.cancel, "default", "r_1", "kim", "python", "", 3)
     with pytest.raises(ClaimLost):
-        await store.write(interleaved, cancel, transactions.claim("default", "r_1", "me", 2))
+        await store.write(interleaved, cancel, partial(transactions.claim, "default", "r_1", "me", 2))
     assert invariants.written(db, sound=False) == before
 
 
@@ -256,7 +273,7 @@ async def test_b11_of_two_decisions_at_one_instant_the_second_is_refused(store: 
     await store.write(*WRITES["ask_again"](mine.claim, mine))
     before = invariants.written(db, sound=False)
     one, two = (
-        transactions.decide("default", "a_1_x", transactions.Decision(kind=kind), by, "python", 3)
+        partial(transactions.decide, "default", "a_1_x", transactions.Decision(kind=kind), by, "python", 3)
         for kind, by in ((first, "kim"), ("approve", "lee"))
     )
     with pytest.raises(AlreadyDecided):
@@ -316,11 +333,23 @@ async def claimed_in(store: Store, session: str) -> Claimed:
 async def test_b00_a_blob_that_is_wanted_as_unused_ones_are_collected_stays(store: Store, how: str) -> None:
     """Whoever uploads it renews it; a run that uses it keeps it, also one whose clock is slow."""
     await store.write(transactions.keep_blob, "default", "d1", 1, 1)
-    wanted: Tx[object] = transactions.keep_blob("default", "d1", 1, 20)
+    wanted: Begins = partial(transactions.keep_blob, "default", "d1", 1, 20)
     if how == "used":
-        wanted = transactions.accept(new("1", blobs=[("d1", 1)]), 1)
-    collected = await store.write(interleaved, transactions.drop_unused_blobs("default", 10), wanted)
+        wanted = partial(transactions.accept, new("1", blobs=[("d1", 1)]), 1)
+    collected = await store.write(interleaved, partial(transactions.drop_unused_blobs, "default", 10), wanted)
     assert collected.dropped == []
+
+
+async def test_a_run_that_completes_as_its_history_is_made_findable_is_found(store: Store) -> None:
+    said = '{"v":1,"role":"user","parts":[{"type":"text","content":"a teapot"}]}'
+    for name in ("1", "2"):
+        await store.write(transactions.accept, new(name, name, user_id="kim", input=said), 1)
+    mine = await claimed(store, "r_1")
+    assert mine is not None
+    space = transactions.history_space("default", "user", "kim", "")
+    await store.write(interleaved, partial(transactions.index_history, space), partial(committed, mine), "history.")
+    await store.write(transactions.index_history, space)
+    assert [f.source for f in await store.read(lookups.find_messages, space, "teapot", 10)] == ["r_1"]
 
 
 async def test_a_steer_joins_with_what_its_host_has_attached_too(store: Store, db: str) -> None:

@@ -31,17 +31,15 @@ def history_space(tenant: str, kind: str, user_id: str, session: str) -> Space:
 
 def index_history(space: Space, behind: int = 0) -> Tx[int | None]:
     """Make some completed runs findable. Returns behind which to go on, where there are more."""
-    where = {"tenant": space.tenant, "user_id": space.user_id}
     number = yield from _opened(space)
     (stored,) = yield [("space.get", space.key)]
-    indexed, session = stored[0][2], {"session": space.name or None}
-    since = where | {"indexed": max(indexed, behind), "space": number, "limit": _RUNS}
-    (new,) = yield [with_conditions("history.new", since, session)]
+    indexed: int = stored[0][2]
+    said = {"tenant": space.tenant, "user_id": space.user_id, "space": number, "limit": _RUNS}
+    since = {"indexed": indexed, "behind": max(indexed, behind)}
+    (found,) = yield [with_conditions("history.new", said | since, {"session": space.name or None})]
+    new = sorted((n, run) for n, run in found if run is not None)
+    settled = next(n for n, run in found if run is None)
     last = new[-1][0] if len(new) == _RUNS else None
-    settled: list[Row] = []
-    if behind <= indexed:  # else one that may complete later stands before these, and is looked at again
-        upto = session | {"until": last}
-        (settled,) = yield [with_conditions("history.settled", where | {"indexed": indexed}, upto)]
     bodies = yield [("message.of_run", {"tenant": space.tenant, "run": run}) for _, run in new]
     texts = [
         (run, ordinal, text_of(messages.loads(checked_body(run, ordinal, body, total))))
@@ -50,8 +48,9 @@ def index_history(space: Space, behind: int = 0) -> Tx[int | None]:
         if ordinal >= 0
     ]
     yield from _insert(space, number, [NewText(run, ordinal, text) for run, ordinal, text in texts], kept=False)
-    if settled and settled[0][0] is not None:
-        yield [("space.indexed", space.key | {"indexed": settled[0][0]})]
+    # Behind one that may complete it is looked at again.
+    if settled is not None and behind <= indexed:
+        yield [("space.indexed", space.key | {"indexed": settled})]
     return last
 
 

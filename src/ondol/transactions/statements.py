@@ -54,12 +54,11 @@ def read_statements(file: Path) -> dict[str, str]:
 def _variants(name: str, text: str) -> Iterator[tuple[str, str]]:
     """The statement with each choice of its conditions: ``[session: AND session = :session]`` is there or is not."""
     conditions = re.findall(r"(\[(\w+): ([^\]]*)\])", text)
-    for chosen in itertools.product((False, True), repeat=len(conditions)):
-        variant, there = text, []
-        for (whole, condition, sql), is_there in zip(conditions, chosen, strict=True):
-            variant = variant.replace(whole, sql if is_there else "")
-            if is_there:
-                there.append(condition)
+    names = sorted({condition for _, condition, _ in conditions})
+    for chosen in itertools.product((False, True), repeat=len(names)):
+        variant, there = text, set(itertools.compress(names, chosen))
+        for whole, condition, sql in conditions:
+            variant = variant.replace(whole, sql if condition in there else "")
         yield _variant(name, there), variant
 
 

@@ -825,17 +825,21 @@ SELECT source FROM search_texts WHERE tenant = :tenant AND space = :space
   AND NOT EXISTS (SELECT 1 FROM documents d WHERE d.tenant = :tenant AND d.space = :space AND d.source = search_texts.source)
 LIMIT 1
 
--- Completed runs of a user, maybe of one session, that are not in the space yet.
+-- Completed runs of a user, maybe of one session, that are not in the space yet. And, without an id: up to where no run of
+-- the user is about to complete (one that rests may do so in years: see `space.not_all`). Both are of one moment, else a
+-- run that completes between them would never be found.
 -- name: history.new
-SELECT n, id FROM runs WHERE tenant = :tenant AND user_id = :user_id AND n > :indexed AND base IS NOT NULL
-  [session: AND session = :session]
-  AND NOT EXISTS (SELECT 1 FROM search_texts t WHERE t.tenant = :tenant AND t.source = runs.id AND t.space = :space)
-ORDER BY n LIMIT :limit
-
--- Up to where no run of the user is about to complete. One that rests may do so in years: see `space.not_all`.
--- name: history.settled
-SELECT coalesce(min(CASE WHEN base IS NULL AND state IN ('queued', 'running') THEN n END) - 1, max(n)) FROM runs
-WHERE tenant = :tenant AND user_id = :user_id AND n > :indexed [session: AND session = :session] [until: AND n <= :until]
+WITH new AS (
+  SELECT n, id FROM runs WHERE tenant = :tenant AND user_id = :user_id AND n > :behind AND base IS NOT NULL
+    [session: AND session = :session]
+    AND NOT EXISTS (SELECT 1 FROM search_texts t WHERE t.tenant = :tenant AND t.source = runs.id AND t.space = :space)
+  ORDER BY n LIMIT :limit
+)
+SELECT n, id FROM new
+UNION ALL
+SELECT coalesce(min(CASE WHEN base IS NULL AND state IN ('queued', 'running') THEN n END) - 1, max(n)), NULL FROM runs
+WHERE tenant = :tenant AND user_id = :user_id AND n > :indexed [session: AND session = :session]
+  AND n <= coalesce((SELECT max(n) FROM new HAVING count(*) = :limit), 9223372036854775807)
 
 -- name: document.list
 SELECT path, source, digest FROM documents WHERE tenant = :tenant AND space = :space ORDER BY path
