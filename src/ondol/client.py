@@ -60,6 +60,7 @@ from ondol.runtime import ForkEffects, ReplayClock, Trigger
 from ondol.seeing import SeenContext
 from ondol.spending import UsageBy, UsageLine
 from ondol.transactions import Decision, IfBusy, OutboxState
+from ondol.transactions.signals import DECISIONS, refuse_unfit
 
 T = TypeVar("T")
 
@@ -226,6 +227,8 @@ class AsyncClient:
 
     async def decide(self, ask: Ask, decision: Decision, *, by: str | None = None) -> Ask:
         """As ``Runtime.decide``: it counts for the arguments of ``ask`` as it is in hand."""
+        if ask.kind in DECISIONS:  # a newer server may know others
+            refuse_unfit(ask.id, ask.kind, decision.kind)
         body = {
             "decision": decision.kind, "reason": decision.reason, "evidence": decision.evidence, "by": by,
             "arguments": _object("arguments", decision.arguments), "value": decision.value,

@@ -195,6 +195,15 @@ class Breaking(httpx.AsyncHTTPTransport):
         return answer
 
 
+async def test_what_an_ask_is_not_decided_with_is_refused_in_the_same_words(there: AsyncClient, http: Door) -> None:
+    run = await there.start("payer", "pay")
+    with pytest.raises(RunWaiting):
+        await run.result()
+    for ask in (*await run.asks(), *await (await http.app.runtime.get_run(run.id)).asks()):
+        with pytest.raises(InvalidInput, match="cannot be answered with 'yes': say approve, deny"):
+            await ask.answer("yes", by="lee")
+
+
 async def test_an_answer_that_is_lost_makes_no_second_run(http: Door) -> None:
     transport = Breaking(lambda request, n: request.method == "POST" and n == 1)
     async with AsyncClient(http.url, transport=transport) as there:

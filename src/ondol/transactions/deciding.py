@@ -11,7 +11,7 @@ from ondol.errors import AlreadyDecided, AskClosed, EndCode, InvalidInput, NotFo
 from ondol.records import AskRow, RunRow
 from ondol.transactions.ending import expired, finish
 from ondol.transactions.pieces import act_row, get_run, queue_again, signal_rows, touch
-from ondol.transactions.signals import CLOCK, DECISIONS, Decision, asked, settlement
+from ondol.transactions.signals import CLOCK, DECISIONS, Decision, asked, refuse_unfit, settlement
 from ondol.transactions.statements import Statement, Tx
 
 
@@ -37,12 +37,9 @@ def decide(
     if not rows:
         raise NotFound(f"there is no ask {ask_id!r}: 'ondol asks' lists the open ones")
     ask = AskRow(*rows[0])
-    allowed = DECISIONS[ask.kind]
-    if decision.kind not in allowed:
-        said = ", ".join(a for a in allowed if a != "expire")
-        raise InvalidInput(f"ask {ask_id} ({ask.kind}) cannot be answered with {decision.kind!r}: say {said}")
+    refuse_unfit(ask_id, ask.kind, decision.kind)
     if decision.kind == "expire" and door != CLOCK:
-        raise InvalidInput(f"ask {ask_id} expires by the clock only: say {allowed[0]}")
+        raise InvalidInput(f"ask {ask_id} expires by the clock only: say {DECISIONS[ask.kind][0]}")
     if ask.kind == "compaction" and (why := overflow_problem(decision.kind, decision.value)) is not None:
         raise InvalidInput(f"this does not answer ask {ask_id}: {why}")
     if decision.kind == "answer":

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ondol import events, ids, journal, messages, values
+from ondol.errors import InvalidInput
 from ondol.records import AskRow, EffectRow
 from ondol.transactions.pieces import Claim, append_entries, held_seq, hold, lost, message_row, restored
 from ondol.transactions.statements import Statement, Tx
@@ -64,6 +65,14 @@ DECISIONS: Mapping[str, tuple[str, ...]] = {
     "parked": ("resume", "fail"),
     "definition_changed": ("resume", "fail"),
 }
+
+
+def refuse_unfit(ask: str, kind: str, decision: str) -> None:
+    """Raises InvalidInput where an ask of this kind is not decided so."""
+    allowed = DECISIONS[kind]
+    if decision not in allowed:
+        said = ", ".join(a for a in allowed if a != "expire")
+        raise InvalidInput(f"ask {ask} ({kind}) cannot be answered with {decision!r}: say {said}")
 
 
 def effect_key(ask: AskRow) -> dict[str, Any]:
