@@ -284,6 +284,10 @@ def _read_map(pairs: list[list[Any]]) -> dict[Any, Any]:
     return {_hashable(decode(k)): decode(v) for k, v in pairs}
 
 
+def _read_bytes(v: str) -> bytes:
+    return base64.b64decode(v, validate=True)  # else what is no base64 would be left out
+
+
 _READERS: dict[str, Callable[[Any], Any]] = {
     "decimal": Decimal,
     "datetime": datetime.fromisoformat,
@@ -291,11 +295,11 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "time": time.fromisoformat,
     "timedelta": _read_timedelta,
     "uuid": uuid.UUID,
-    "bytes": base64.b64decode,
+    "bytes": _read_bytes,
     "set": _read_items,
     "int": int,
     "float": float,
-    "text": lambda v: base64.b64decode(v).decode("utf-8", "surrogatepass"),
+    "text": lambda v: _read_bytes(v).decode("utf-8", "surrogatepass"),
     "map": _read_map,
     "enum": lambda v: decode(v),
 }

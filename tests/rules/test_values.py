@@ -297,7 +297,8 @@ def test_an_encoding_does_not_depend_on_the_decimal_context():
     [
         {"$ondol": "later", "v": 1}, {"$ondol": "decimal", "v": "x"}, {"$ondol": "decimal"}, {"$ondol": ["set"]},
         {"$ondol": "int", "v": "1" * 5000}, {"$ondol": "map", "v": [1]},
-        {"$ondol": "date", "v": None}, {"$ondol": "set", "v": 5},
+        {"$ondol": "date", "v": None}, {"$ondol": "set", "v": 5}, {"$ondol": "bytes", "v": "a***"},
+        {"$ondol": "text", "v": "what?"},
     ],
 )  # fmt: skip
 def test_what_was_never_written_is_returned_as_it_stands(written):
