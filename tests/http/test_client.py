@@ -463,6 +463,11 @@ async def test_commands_work_on_a_server(http: Door, tmp_path: Path) -> None:
         done = await typed(*words)
         assert (done.code, done.err) == (0, ""), (words, done.err)
         assert done.out.strip(), words
+    shown = (await typed("effects", "show", ask.effect or "")).out.splitlines()
+    (where,) = (line.split()[1:] for line in shown if line.startswith("result"))
+    assert where == ["GET", f"{http.url}/v1/runs/{ask.run}/steps"]  # and no command that is refused there
+    (step, _) = (await http.client.get(where[1])).json()["items"]
+    assert step["calls"][0]["result"] is not None
     events = (await typed("runs", "show", ask.run, "-o", "json")).json["events"]
     assert [e["id"] for e in events] == [e.id async for e in (await http.app.runtime.get_run(ask.run)).events() if e.id]
 

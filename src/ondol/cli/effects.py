@@ -100,6 +100,9 @@ def _where_result_is(cli: Cli, effect: Effect) -> str | None:
     if effect.state != "succeeded":
         return None
     kept = f"{effect.size} bytes, kept as blob {effect.blob}: " if effect.blob else ""
+    if cli.server is not None:  # '--result' reads the store
+        where = f"blobs/{effect.blob}" if effect.blob else "events" if effect.parent else "steps"
+        return f"{kept}GET {cli.place.rstrip('/')}/v1/runs/{effect.run}/{where}"
     return kept + cli.command("effects", "show", effect.id, "--result")
 
 
