@@ -67,6 +67,7 @@ def test_a_statement_that_forgets_the_tenant_is_found() -> None:
     assert list(_open_to_all(joined)) == ["effects"]
     nested = "SELECT id FROM asks WHERE tenant = :tenant AND run IN (SELECT id FROM runs r WHERE r.session = :session)"
     assert list(_open_to_all(nested)) == ["runs"]
+    assert list(_open_to_all("WITH new AS (SELECT id FROM runs) SELECT id FROM new")) == ["runs"]
 
 
 def test_after_its_final_batch_a_transaction_only_gives_its_result() -> None:
@@ -115,6 +116,8 @@ def _open_to_all(text: str) -> Iterator[str]:
     """The tables that a statement names and does not ask for the tenant of: by its alias, where it has one."""
     sql = re.sub(r"^--.*$", "", text, flags=re.M)
     for table, alias in _TABLES.findall(sql):
+        if re.search(rf"\bWITH {table} AS \(", sql):  # what it is made of is looked at
+            continue
         names = rf"\b{alias}\.tenant" if alias else rf"(?:\b{table}\.|(?<![.:\w]))tenant"
         compared = rf"{names} = :tenant|{names} = \w+\.tenant|= {names}\b"
         inserted = rf"INTO {table} \(tenant[,)]"
