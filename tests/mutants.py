@@ -84,6 +84,26 @@ MUTANTS = (
         ("tests/promise/test_asks.py::test_an_ask_that_was_decided_in_a_session_that_is_deleted_says_so",),
     ),
     Mutant(
+        "steps: no body begins a step of a run that ends by a call that a person gave up",
+        "lifecycle.py",
+        "return state.cancel is not None or state.gave_up is not None or state.expired is not None",
+        "return state.cancel is not None or state.expired is not None",
+        (
+            "tests/promise/test_steps.py"
+            "::test_what_ends_the_run_while_a_body_works_lets_its_step_end_and_begins_no_other",
+        ),
+    ),
+    Mutant(
+        "steps: no body begins a step of a run that ends by a question that nobody answered",
+        "lifecycle.py",
+        "return state.cancel is not None or state.gave_up is not None or state.expired is not None",
+        "return state.cancel is not None or state.gave_up is not None",
+        (
+            "tests/promise/test_steps.py"
+            "::test_what_ends_the_run_while_a_body_works_lets_its_step_end_and_begins_no_other",
+        ),
+    ),
+    Mutant(
         "cancel: a process that ends waits for what it asked to end, and not for ever",
         "worker.py",
         "            await unwound()\n",

@@ -11,6 +11,7 @@ from decimal import Decimal
 from typing import Annotated, Any
 
 import pytest
+from kit import until
 from pydantic import AfterValidator, BaseModel
 
 from ondol import (
@@ -62,6 +63,7 @@ def told(house: House) -> ToolResponse:
 
 BOTH = in_order((refund, {"order": "1"}), (letter, {"to": "kim"}))
 DONE = ["refund done", "letter done"]
+TWO = [(refund, {"order": "1"}), (refund, {"order": "2"})]
 
 
 # --- what is recorded -------------------------------------------------------------------------------------------
@@ -676,6 +678,31 @@ async def test_a_cancel_lets_the_step_in_flight_end_and_begins_no_other(house: H
         assert 'quick({"order": "1"}): it succeeded' in note
         assert "task(" not in note
     assert house.count("letter") == 0
+
+
+@pytest.mark.parametrize("how", ["an unknown call was given up", "nobody answered in time"])
+async def test_what_ends_the_run_while_a_body_works_lets_its_step_end_and_begins_no_other(
+    house: House, how: str
+) -> None:
+    async def asks(ctx: Context[Any]) -> None:
+        await ctx.ask("which?", expires=timedelta(seconds=30))  # before the time of the step is over
+
+    gives_up, in_step = how.endswith("given up"), barrier()
+    beside = call("letter", to="kim") if gives_up else call("asks")
+    agent = house.agent([beside, *TASK], tools=[letter, steps(asks, "asks"), in_order(*TWO)])
+    plan = FaultPlan().at("letter.before", fault=raise_(TimeoutError())).at("refund.before", fault=in_step)
+    async with house.life(agent, plan=plan) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        await in_step.reached.wait()
+        await until(run, "effect.unknown" if gives_up else "ask.opened")
+        if gives_up:
+            await (await the_ask(run, "unknown_effect")).give_up(by="lee")
+        else:
+            house.clock.advance(seconds=30)
+            await life.engine.look()
+        in_step.go_on.set()
+        assert await rest(run) == ("failed" if gives_up else "expired")
+    assert house.count("refund") == 1
 
 
 async def test_an_approval_of_a_step_that_is_open_when_its_run_is_cancelled_is_closed(house: House) -> None:

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from ondol import effects
-from ondol.effects import Check, Effect, Failed, Hold, OutcomeUnknown, Rules, Run
+from ondol.effects import Check, Effect, Failed, Hold, OutcomeUnknown, Presume, Rules, Run
 
 NOW = 1_000_000_000
 TTL = Rules(key_ttl=timedelta(seconds=100))
@@ -33,6 +33,22 @@ def test_a_call_that_was_not_started_runs(kind, state):
 @pytest.mark.parametrize("state", ["asked", "unknown"])
 def test_a_call_that_waits_for_a_person_is_held(state):
     assert verdict(effect(state=state)) == Hold()
+    assert verdict(effect(state=state), None) == Hold()  # nothing is said about a tool that may come back meanwhile
+    assert verdict(effect(state=state, doubted=True)) == Hold()  # its person is asked, and nothing taken for started
+
+
+def test_only_a_call_that_may_have_been_made_after_a_backup_is_taken_for_started():
+    assert verdict(effect(doubted=True)) == verdict(effect(doubted=True), None) == Presume()
+
+
+@pytest.mark.parametrize(
+    ("planned", "now", "runs"),
+    [("read", "once", False), ("idempotent", "once", False), ("once", "idempotent", True), ("once", "read", True),
+     ("steps", "once", False), ("steps", "read", False), ("read", "steps", False), ("once", "steps", False)],
+)  # fmt: skip
+def test_a_call_keeps_its_class_unless_its_tool_is_declared_stricter(planned, now, runs):
+    said = verdict(effect(planned), Rules(effect=now))
+    assert said == Run() if runs else isinstance(said, Failed)
 
 
 def test_while_a_sibling_is_unknown_only_planned_once_calls_hold():
@@ -136,3 +152,35 @@ def test_a_check_that_says_no_allows_the_next_attempt_but_not_a_fourth():
     assert after(1, False) == Run()
     assert isinstance(after(3, False), OutcomeUnknown)
     assert after(1, None) == OutcomeUnknown("?")
+
+
+@pytest.mark.parametrize("kind", ["once", "idempotent"])
+def test_an_attempt_that_was_not_sent_in_time_is_made_again_by_rule(kind):
+    def after(attempt, now=NOW):
+        of = effect(kind, "started", attempt=attempt, first_started=NOW)
+        return effects.after_drop(of, TTL, now)
+
+    assert after(1) == Run()
+    unsent = "the last attempt was not sent in time, and another may not be made"
+    assert after(3) == OutcomeUnknown("it did not happen in 3 attempts" if kind == "once" else unsent)
+    assert after(2, NOW + 100_000_000) == (Run() if kind == "once" else OutcomeUnknown(unsent))
+
+
+def test_an_attempt_by_rule_is_not_sent_with_a_key_that_is_too_old_one_that_a_person_allowed_is():
+    def end(kind, rules=TTL, **more):
+        return effects.key_end(effect(kind, "started", first_started=NOW, **more), rules)
+
+    assert end("idempotent", attempt=2) == NOW + 100_000_000
+    assert end("idempotent", attempt=3, granted=1) == NOW + 100_000_000
+    assert end("idempotent", attempt=2, rules=Rules()) is None
+    assert end("idempotent", attempt=1) is None
+    assert end("idempotent", attempt=3, granted=2) is None
+    assert end("once", attempt=2) is None
+
+
+def test_how_old_a_key_is_nobody_knows_where_the_clock_was_set_back_since():
+    def after(back):
+        return verdict(effect("idempotent", "started", attempt=1, first_started=NOW), TTL, now=NOW - back)
+
+    assert after(300_000_000) == Run()  # five minutes
+    assert isinstance(after(300_000_001), OutcomeUnknown)
