@@ -84,6 +84,53 @@ MUTANTS = (
         ("tests/promise/test_asks.py::test_an_ask_that_was_decided_in_a_session_that_is_deleted_says_so",),
     ),
     Mutant(
+        "context: a turn that outgrows what its provider takes is not sent",
+        "preparing.py",
+        "if state.fits is not None and 4 * size > 5 * state.fits * sizes.PER_TOKEN:",
+        "if False:",
+        (
+            "tests/promise/test_too_long.py"
+            "::test_a_turn_that_outgrows_what_its_provider_takes_is_not_sent_a_little_more_may_fit",
+        ),
+    ),
+    Mutant(
+        "context: a turn that is a little longer than its provider seemed to take is sent",
+        "preparing.py",
+        "if state.fits is not None and 4 * size > 5 * state.fits * sizes.PER_TOKEN:",
+        "if state.fits is not None:",
+        (
+            "tests/promise/test_too_long.py"
+            "::test_a_turn_that_outgrows_what_its_provider_takes_is_not_sent_a_little_more_may_fit",
+        ),
+    ),
+    Mutant(
+        "context: a turn that outgrows what its provider takes ends as that",
+        "lifecycle.py",
+        'if over == "window":',
+        "if False:",
+        (
+            "tests/promise/test_too_long.py"
+            "::test_a_turn_that_outgrows_what_its_provider_takes_is_not_sent_a_little_more_may_fit",
+        ),
+    ),
+    Mutant(
+        "run: what is in flight as a person gives up on another call ends before the run does",
+        "lifecycle.py",
+        'return Wait() if busy else End("failed", "unknown_effect"',
+        'return End("failed", "unknown_effect"',
+        (
+            "tests/promise/test_steps.py"
+            "::test_what_ends_the_run_while_a_body_works_lets_its_step_end_and_begins_no_other",
+        ),
+    ),
+    Mutant(
+        "steps: a body that catches everything and tries again leaves their turn to others",
+        "steps.py",
+        "            await asyncio.sleep(0)  # a body that catches",
+        "            # a body that catches",
+        ("tests/promise/test_steps.py::test_a_body_that_catches_everything_repeats_nothing_and_blocks_nobody",),
+    ),
+    Mutant(
         "steps: no body begins a step of a run that ends by a call that a person gave up",
         "lifecycle.py",
         "return state.cancel is not None or state.gave_up is not None or state.expired is not None",

@@ -566,16 +566,21 @@ async def test_arguments_that_do_not_fit_raise_and_nothing_is_recorded(house: Ho
 
 async def test_a_body_that_catches_everything_repeats_nothing_and_blocks_nobody(house: House) -> None:
     swallowed: list[str] = []
+    others: list[str] = []
+    turns: list[int] = []
 
     async def body(ctx: Context[Any]) -> str:
         await ctx.call(refund, order="1")
+        others.clear()
         for _ in range(3):
+            asyncio.get_running_loop().call_soon(others.append, "had a turn")
             try:
                 return await ctx.call(wire, to="kim")
             except Exception:  # what a careless body does: the signal must pass by it
                 swallowed.append("an exception")
             except BaseException as signal:
                 swallowed.append(type(signal).__name__)
+        turns.append(len(others))
         return "pretends to be done"
 
     agent = house.agent(TASK, "done", tools=[steps(body)])
@@ -583,6 +588,7 @@ async def test_a_body_that_catches_everything_repeats_nothing_and_blocks_nobody(
         run = await life.rt.start(agent, "go", session="s", operation_id="op")
         assert await rest(run) == "waiting"
         assert swallowed == ["Suspended"] * 3
+        assert turns == [3]
         assert await states(run) == [("task", "planned", 0), ("refund", "succeeded", 1), ("wire", "asked", 0)]
         await (await the_ask(run)).approve(by="lee")
         assert await rest(run) == "completed"
@@ -702,6 +708,7 @@ async def test_what_ends_the_run_while_a_body_works_lets_its_step_end_and_begins
             await life.engine.look()
         in_step.go_on.set()
         assert await rest(run) == ("failed" if gives_up else "expired")
+        assert ("refund", "succeeded", 1) in await states(run)
     assert house.count("refund") == 1
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from ondol import ContextPolicy, ModelRequest
 from ondol.providers.script import Reply
-from ondol.testing import error
+from ondol.testing import call, error
 from promise.house import SUMMARY, House, rest
 
 LONG = "as I said before. " * 500
@@ -47,6 +47,28 @@ async def test_a_provider_that_finds_the_shorter_request_too_long_as_well_is_not
         assert run.error["code"] == "model_context_overflow"
     first, second = house.asked(run)
     assert 2 < len(second.messages) < len(first.messages)
+
+
+@pytest.mark.parametrize("grows_by", [40_000, 6_000])
+async def test_a_turn_that_outgrows_what_its_provider_takes_is_not_sent_a_little_more_may_fit(
+    house: House, grows_by: int
+) -> None:
+    def answers(request: ModelRequest) -> Reply:
+        if len(request.messages) > 6:
+            return error("context_overflow", "the limit is 8000 tokens, and 25000 were sent")
+        return [call("look", order="x" * grows_by)]
+
+    agent = house.agent(answers, "done")
+    house.answers("long", LONG)
+    async with house.life(agent) as life:
+        for _ in range(3):
+            await life.rt.run(agent, "long", session="s")
+        run = await life.rt.start(agent, "go", session="s")
+        assert await rest(run) == ("completed" if grows_by < 40_000 else "failed")
+        if run.error is not None:
+            assert run.error["code"] == "model_context_overflow"
+            assert not run.retryable
+    assert len(house.asked(run)) == (3 if grows_by < 40_000 else 2)
 
 
 async def test_where_the_provider_does_not_say_how_much_fits_the_request_is_made_shorter_until_it_does(
