@@ -124,6 +124,16 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "steer: what was about to join as its context was refused joins with the next one",
+        "preparing.py",
+        "except (CancelRequested, SignalsUnread):\n            drive.steered = drive.steered or bool(steers)",
+        "except (CancelRequested, SignalsUnread):\n            pass",
+        (
+            "tests/promise/test_steer.py"
+            "::test_what_was_about_to_join_beside_one_that_is_cancelled_is_part_of_the_next_model_call",
+        ),
+    ),
+    Mutant(
         "steps: a body that catches everything and tries again leaves their turn to others",
         "steps.py",
         "            await asyncio.sleep(0)  # a body that catches",

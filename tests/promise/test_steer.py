@@ -362,6 +362,24 @@ async def test_one_that_is_cancelled_as_it_joins_is_cancelled_or_joined(house: H
             assert (await life.rt.context(host.id, step)).matches
 
 
+async def test_what_was_about_to_join_beside_one_that_is_cancelled_is_part_of_the_next_model_call(
+    house: House,
+) -> None:
+    agent, reading, joining = agent_of(house, [LETTER]), barrier(), barrier()
+    plan = FaultPlan().at("letter.before", fault=reading).at("note_down.before", nth=2, fault=joining)
+    async with house.life(agent, plan=plan) as life:
+        host = await go(life, agent)
+        await reading.reached.wait()
+        first, staying = await steer(life, agent), await steer(life, agent, "stays", EVEN_MORE)
+        reading.go_on.set()
+        await joining.reached.wait()  # it has read both
+        assert (await first.cancel(by="kim")).status == "cancelled"
+        joining.go_on.set()
+        assert await rest(host) == "completed"
+        await is_joined(staying, host)
+    assert [said(request) for request in house.requests] == [["go"], ["go", EVEN_MORE]]
+
+
 @pytest.mark.parametrize("how", ["cancel", "interrupt"])
 async def test_it_does_not_join_a_host_that_was_asked_to_stop_meanwhile(house: House, how: str) -> None:
     agent, place, joins = agent_of(house, [LETTER]), barrier(), barrier()

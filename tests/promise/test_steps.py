@@ -706,6 +706,7 @@ async def test_what_ends_the_run_while_a_body_works_lets_its_step_end_and_begins
         else:
             house.clock.advance(seconds=30)
             await life.engine.look()
+        await until(run, "effect.resolved" if gives_up else "ask.expired")  # its holder knows
         in_step.go_on.set()
         assert await rest(run) == ("failed" if gives_up else "expired")
         assert ("refund", "succeeded", 1) in await states(run)
