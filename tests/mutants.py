@@ -134,6 +134,26 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "effects: a call that may have happened has not failed because its arguments do not fit any more",
+        "calls.py",
+        'if effect.state == "started":',
+        "if False:",
+        (
+            "tests/promise/test_changed_code.py"
+            "::test_a_call_that_may_have_happened_is_unknown_where_its_arguments_do_not_fit_any_more",
+        ),
+    ),
+    Mutant(
+        "effects: what cannot be checked because its arguments do not fit any more is unknown",
+        "calls.py",
+        "return effects.OutcomeUnknown(str(error))",
+        "return effects.Failed(str(error))",
+        (
+            "tests/promise/test_changed_code.py"
+            "::test_a_call_that_may_have_happened_is_unknown_where_its_arguments_do_not_fit_any_more",
+        ),
+    ),
+    Mutant(
         "steps: a body that catches everything and tries again leaves their turn to others",
         "steps.py",
         "            await asyncio.sleep(0)  # a body that catches",

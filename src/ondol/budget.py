@@ -32,7 +32,7 @@ class ContextPolicy:
     summary: SummaryBy = "model"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.budget, int) or isinstance(self.budget, bool) or self.budget < LEAST_BUDGET:
+        if not isinstance(self.budget, int) or self.budget < LEAST_BUDGET:
             raise InvalidInput(f"ContextPolicy(budget={self.budget!r}): give tokens, at least {LEAST_BUDGET}")
         if self.on_overflow not in get_args(OnOverflow):
             raise InvalidInput(f"ContextPolicy(on_overflow={self.on_overflow!r}): say {_or(get_args(OnOverflow))}")
@@ -47,7 +47,7 @@ DROPPED = ("calls", "turns")  # what a person may let go of
 
 def overflow_problem(decision: str, value: Any) -> str | None:
     """Why this is no answer to what becomes of a request that is too large; None where it is one."""
-    if decision == "raise" and (not isinstance(value, int) or isinstance(value, bool) or value < LEAST_BUDGET):
+    if decision == "raise" and (not isinstance(value, int) or value < LEAST_BUDGET):
         return f"say to how many tokens the budget is raised, at least {LEAST_BUDGET}, as in {{'raise': 80000}}"
     if decision == "drop":
         unfit = not isinstance(value, list) or not value or any(part not in DROPPED for part in value)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ondol import AskClosed, Context, InvalidInput, RunFailed, Tool, tool
+from ondol import AskClosed, Context, InvalidInput, NotHappened, RunFailed, Tool, tool
 from ondol.testing import call
 from promise.house import House, letter, look, rest, states, the_ask
 
@@ -120,6 +120,35 @@ async def test_a_call_that_was_planned_with_another_schema_is_validated_again(ho
         assert await states(run) == [("pay", "failed", 0)]
     assert "do not fit" in repr(house.asked(run_id)[1].messages)
     assert house.count() == 0
+
+
+@pytest.mark.parametrize("kind", ["idempotent", "checked"])
+async def test_a_call_that_may_have_happened_is_unknown_where_its_arguments_do_not_fit_any_more(
+    house: House, kind: str
+) -> None:
+    async def looked(ctx: Context[House]) -> NotHappened:
+        return NotHappened()
+
+    declared: Any = {"effect": "idempotent"} if kind == "idempotent" else {"effect": "once", "check": looked}
+
+    @tool(**declared)
+    async def pay(ctx: Context[House], amount: int) -> str:
+        return await ctx.deps.act(ctx, "pay", amount=amount)
+
+    run_id = await house.dies(house.agent(PAY, "paid", tools=[pay]), at="outcome.before")
+
+    @tool(name="pay", **declared)
+    async def pay_in(ctx: Context[House], cents: int) -> str:
+        return await ctx.deps.act(ctx, "pay", cents=cents)
+
+    async with house.life(house.agent(PAY, "paid", tools=[pay_in])) as life:
+        run = await life.rt.get_run(run_id)
+        assert await rest(run) == "waiting"
+        assert await states(run) == [("pay", "unknown", 1)]
+        assert "do not fit" in str((await run.effects())[0].reason)
+        await (await the_ask(run, "unknown_effect")).happened(by="lee")
+        assert await rest(run) == "completed"
+    assert house.count() == 1
 
 
 async def test_an_approval_is_asked_for_again_when_the_tool_changed_before_the_call_started(house: House) -> None:

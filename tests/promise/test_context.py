@@ -651,7 +651,10 @@ async def test_a_person_says_what_becomes_of_a_request_that_is_too_large(db: str
         assert (ask.kind, ask.state, ask.tool) == ("compaction", "open", None)
         assert ask.arguments["tokens"] > ask.arguments["budget"] == 1_200
         assert ask.arguments["compact"]["tokens"] <= 1_200
-        for wrong in ("maybe", {"raise": 1}, {"drop": []}, {"drop": ["all"]}, {"raise": 1, "drop": 2}):
+        for wrong in (
+            "maybe", {"raise": 1}, {"raise": True}, {"raise": "9000"}, {"raise": None}, {"drop": []}, {"drop": "turns"},
+            {"drop": ["all"]}, {"raise": 1, "drop": 2},
+        ):  # fmt: skip
             with pytest.raises(InvalidInput):
                 await ask.answer(wrong, by="lee")
     async with Runtime(db, agents=[agent]) as rt:  # it waits without a process
