@@ -154,6 +154,20 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "context: of a long result that is left out all can be read again",
+        "calls.py",
+        "if isinstance(part, ToolResponse) and part.blob is not None:",
+        "if False:",
+        ("tests/promise/test_context.py::test_of_a_long_result_that_is_left_out_all_can_be_read_again",),
+    ),
+    Mutant(
+        "context: who reads at a place where nothing was said is told so",
+        "calls.py",
+        "if not any(said):",
+        "if False:",
+        ("tests/promise/test_context.py::test_of_a_long_result_that_is_left_out_all_can_be_read_again",),
+    ),
+    Mutant(
         "steps: a body that catches everything and tries again leaves their turn to others",
         "steps.py",
         "            await asyncio.sleep(0)  # a body that catches",

@@ -139,6 +139,35 @@ async def test_what_is_left_out_can_be_read_again(db: str) -> None:
     assert f"page 1: {PAGE}".strip() in read[0]
 
 
+async def test_of_a_long_result_that_is_left_out_all_can_be_read_again(db: str) -> None:
+    whole, read = "as it is written " * 2_000 + "to its end", list[str]()
+
+    @tool(effect="read", name="page")
+    async def book(n: int) -> str:
+        return whole
+
+    def reads_on(request: ModelRequest) -> Reply:
+        if asked_in(request) != "again":
+            return diligent(request)
+        match request.step:
+            case 0:
+                return call("read_more", reference="m3", offset=len(whole) - 100)
+            case 1:
+                (part,) = (p for p in request.messages[-1].parts if isinstance(p, ToolResponse))
+                read.append(part.text)
+                return call("read_more", reference="m999")
+            case _:
+                read.append(str(request.messages[-1].parts))
+                return "I see"
+
+    agent = Agent("a", model=ScriptedModel(reads_on), tools=[book, note], context=ContextPolicy(budget=1_500, keep=1))
+    async with Runtime(db, agents=[agent]) as rt:
+        await talk(rt, agent)
+        await rt.run(agent, "again", session="s")
+    assert "to its end" in read[0]
+    assert "nothing to show at m999" in read[1]
+
+
 SUMMARIES = {
     "empty": "  ",
     "a call": Answer(parts=(Text("A summary."), call("note", text="x"))),
