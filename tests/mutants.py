@@ -168,6 +168,26 @@ MUTANTS = (
         ("tests/promise/test_context.py::test_of_a_long_result_that_is_left_out_all_can_be_read_again",),
     ),
     Mutant(
+        "steps: those of a tool that is none of steps any more are settled",
+        "lifecycle.py",
+        'is_left = (rules is None and park_missing) or (rules is not None and rules.effect == "steps")',
+        "is_left = (rules is None and park_missing) or rules is not None",
+        (
+            "tests/promise/test_steps.py"
+            "::test_a_tool_that_is_no_tool_of_steps_any_more_fails_after_its_steps_are_settled",
+        ),
+    ),
+    Mutant(
+        "steps: those of a tool that is none of steps any more are settled, also where a missing one parks",
+        "lifecycle.py",
+        'is_left = (rules is None and park_missing) or (rules is not None and rules.effect == "steps")',
+        'is_left = park_missing or (rules is not None and rules.effect == "steps")',
+        (
+            "tests/promise/test_steps.py"
+            "::test_a_tool_that_is_no_tool_of_steps_any_more_fails_after_its_steps_are_settled",
+        ),
+    ),
+    Mutant(
         "steps: a body that catches everything and tries again leaves their turn to others",
         "steps.py",
         "            await asyncio.sleep(0)  # a body that catches",

@@ -1060,6 +1060,25 @@ async def test_a_tool_that_is_no_tool_of_steps_any_more_is_not_called(house: Hou
     assert house.count("task") == 0
 
 
+@pytest.mark.parametrize("missing", ["refuse", "park"])
+async def test_a_tool_that_is_no_tool_of_steps_any_more_fails_after_its_steps_are_settled(
+    house: House, missing: Any
+) -> None:
+    async def task(ctx: Context[House]) -> str:
+        return await ctx.deps.act(ctx, "task")
+
+    old, new = house.agent(TASK, "sorry", tools=[BOTH]), house.agent(TASK, "sorry", tools=[tool(effect="once")(task)])
+    run_id = await house.dies(old, at="letter.after")
+    async with house.life(new, missing_tool=missing) as life:
+        run = await life.rt.get_run(run_id)
+        assert await rest(run) == "waiting"
+        assert await states(run) == [("task", "planned", 0), ("refund", "succeeded", 1), ("letter", "unknown", 1)]
+        await (await the_ask(run, "unknown_effect")).happened(by="lee")
+        assert await rest(run) == "completed"
+    said = "task is declared once now, not steps: call it again (done by then: refund, letter)"
+    assert told(house).value == said
+
+
 async def test_arguments_that_do_not_fit_any_more_park_a_tool_of_steps_that_has_begun(house: House) -> None:
     def agent_of(type_: type) -> Any:
         async def task(ctx: Context[Any], who: Any) -> str:
