@@ -188,6 +188,13 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "fork: a note that it shares is still told in the session that it is about",
+        "replay.py",
+        "return replace(entry, told=[])",
+        "return entry",
+        ("tests/promise/test_fork.py::test_a_note_that_a_fork_shares_is_still_told_in_the_session_that_it_is_about",),
+    ),
+    Mutant(
         "steps: a body that catches everything and tries again leaves their turn to others",
         "steps.py",
         "            await asyncio.sleep(0)  # a body that catches",

@@ -11,7 +11,7 @@ from kit import results
 
 from ondol import By, Context, InvalidInput, Limits, OperationMismatch, ReplayUnsafe, Run, tool
 from ondol.testing import FaultPlan, barrier, call, error
-from promise.house import HELLO, House, letter, rest, the_ask
+from promise.house import HELLO, House, letter, notes, rest, the_ask
 
 REFUND, LETTER, LOOK, WIRE = (
     call("refund", order="1"), call("letter", to="kim"), call("look", order="1"), call("wire", to="kim"),
@@ -151,6 +151,19 @@ async def test_a_run_that_failed_is_forked_behind_its_last_step(house: House) ->
         fork = await forked(life, first, 2)
         assert (fork.status, house.count("letter")) == ("completed", 1)
         assert (await life.rt.get_session("s")).revision == 1
+
+
+async def test_a_note_that_a_fork_shares_is_still_told_in_the_session_that_it_is_about(house: House) -> None:
+    async with house.life(house.agent()) as life:
+        await ends(life, house, [LETTER], error("rejected"), said="write", operation_id="one")
+        told = await ends(life, house, [LOOK], error("rejected"))
+        assert any("letter" in note for note in notes(house.asked(told)[0]))
+        house.answers("go", [LOOK], "done")
+        fork = await forked(life, told, 2)
+        assert fork.status == "completed"
+        assert any("letter" in note for note in notes(house.asked(fork)[0]))
+        later = await ends(life, house, "done", said="later", operation_id="later")
+        assert any("letter" in note for note in notes(house.asked(later)[0]))  # no turn here has committed it
 
 
 async def test_the_first_step_shares_only_the_input(house: House) -> None:
