@@ -195,6 +195,16 @@ MUTANTS = (
         ("tests/promise/test_fork.py::test_a_note_that_a_fork_shares_is_still_told_in_the_session_that_it_is_about",),
     ),
     Mutant(
+        "fork: it shares what stands in the place of what its steps were not shown",
+        "replay.py",
+        "case events.ContextCompacted(step=step) if step < contexts:",
+        "case events.ContextCompacted(step=step) if False:",
+        (
+            "tests/promise/test_too_long.py"
+            "::test_a_fork_behind_a_step_that_was_shortened_is_told_the_summary_and_so_is_its_session",
+        ),
+    ),
+    Mutant(
         "steps: a body that catches everything and tries again leaves their turn to others",
         "steps.py",
         "            await asyncio.sleep(0)  # a body that catches",

@@ -107,3 +107,21 @@ async def test_a_crash_while_a_summary_is_written_down_loses_nothing_and_the_req
     assert [r.purpose for r in asked if r.purpose == "answer"] == ["answer"]
     assert len(asked) == (3 if at == "note_down.before" else 2)  # one more summary for a crash, at most
     assert SUMMARY in asked[-1].messages[1].text
+
+
+async def test_a_fork_behind_a_step_that_was_shortened_is_told_the_summary_and_so_is_its_session(house: House) -> None:
+    agent = house.agent([call("look", order="1")], "done", context=ContextPolicy(budget=4_000, keep=0))
+    house.answers("long", LONG)
+    house.answers("later", "done")
+    async with house.life(agent) as life:
+        await life.rt.run(agent, "long", session="s")
+        await life.rt.run(agent, "long", session="s")
+        run = await life.rt.start(agent, "go", session="s")
+        assert await rest(run) == "completed"
+        fork = await life.rt.fork(run, at_step=2)
+        assert await rest(fork) == "completed"
+        later = await life.rt.start(agent, "later", session=fork.session)
+        assert await rest(later) == "completed"
+    for asked in (house.asked(run), house.asked(fork), house.asked(later)):
+        assert SUMMARY in asked[-1].messages[1].text
+    assert [r.purpose for r in house.asked(fork) + house.asked(later)] == ["answer", "answer"]
