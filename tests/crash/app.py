@@ -190,7 +190,7 @@ async def _together(order: dict[str, Any], n: int, world: World, plan: FaultPlan
 
 def _take_the_guard_of_a_claim_away() -> None:
     """Whoever claims a run has it, though another one drives it."""
-    text = statements.STATEMENTS["run.claim"].replace("state = 'queued' AND", "state IN ('queued', 'running') AND")
+    text = statements.STATEMENTS["run.claim"].replace("state = 'queued'", "state IN ('queued', 'running')")
     postgres_statements.TEXTS["run.claim"] = postgres_statements._numbered(text)  # type: ignore[index]
 
 
