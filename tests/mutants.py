@@ -2030,16 +2030,6 @@ MUTANTS = (
         ("tests/promise/test_watching.py::test_whoever_gives_up_waiting_for_a_run_leaves_nothing_behind",),
     ),
     Mutant(
-        "model: a cancellation of its own is an error of the model",
-        "hearing.py",
-        "        if is_asked_to_end():\n",
-        "        if True:\n",
-        (
-            "tests/promise/test_usage.py::"
-            "test_a_summary_by_hand_that_never_came_is_unknown_where_it_may_have_cost_something",
-        ),
-    ),
-    Mutant(
         "client: what was interrupted ends before its stream is closed",
         "blocking.py",
         "                await asyncio.wait({waiting})\n",
