@@ -13,8 +13,6 @@ from ondol.secret import logger, redact
 
 log = logger("ondol.model")
 
-_BY_ITSELF = "the model call was cancelled by the model itself"
-
 
 async def answer_of(model: Model, request: ModelRequest, hear: Callable[[Delta], None]) -> Answer:
     """Ask a model and hear it to the end; ``hear`` is told each piece. Whatever happens, its stream is closed.
@@ -31,12 +29,8 @@ async def answer_of(model: Model, request: ModelRequest, hear: Callable[[Delta],
                 hear(output)
             else:
                 answer = output
-    except (ModelError, GeneratorExit):
+    except (ModelError, GeneratorExit, asyncio.CancelledError):  # whose cancellation it was, ``heard`` finds out
         raise
-    except asyncio.CancelledError as error:
-        if is_asked_to_end():
-            raise
-        raise ModelError("connection", _BY_ITSELF) from error
     except BaseException as error:  # an exit-type exception must not leave the task: it would end the event loop
         raise ModelError("rejected", f"the model raised {values.error_text(error)}") from error
     finally:
@@ -54,7 +48,7 @@ async def answer_of(model: Model, request: ModelRequest, hear: Callable[[Delta],
 def heard(asking: InFlight[Answer]) -> Answer:
     """What a model answered in a task that ended unasked. Raises ModelError, as ``answer_of``."""
     if asking.future.cancelled():
-        raise ModelError("connection", _BY_ITSELF)
+        raise ModelError("connection", "the model call was cancelled by the model itself")
     return asking.future.result()
 
 

@@ -6,12 +6,15 @@ import asyncio
 import hashlib
 import os
 import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
+from crash.lives import Life
 
 from ondol import (
     Agent,
@@ -620,10 +623,9 @@ async def test_b18_a_call_whose_approval_expires_after_the_restore_may_have_been
     assert house.count("rush") == 1
 
 
-@pytest.mark.file
-async def test_b18_a_cancel_of_a_run_whose_approval_expired_after_the_restore_tells_what_it_may_have_done(
-    house: House,
-) -> None:
+@asynccontextmanager
+async def expired_since_the_backup(house: House) -> AsyncIterator[tuple[Life, Agent, Run]]:
+    """A run that waited for an approval, which nobody gave in time after the store was restored."""
     agent = house.agent([call("rush", to="kim")], "done", tools=[rush])
     async with house.life(agent) as life:
         run = await life.rt.start(agent, "go", session="s", operation_id="op")
@@ -634,6 +636,14 @@ async def test_b18_a_cancel_of_a_run_whose_approval_expired_after_the_restore_te
     async with house.life(agent) as life:
         run = await resumed(life, run.id)
         assert await rest(run) == "waiting"
+        yield life, agent, run
+
+
+@pytest.mark.file
+async def test_b18_a_cancel_of_a_run_whose_approval_expired_after_the_restore_tells_what_it_may_have_done(
+    house: House,
+) -> None:
+    async with expired_since_the_backup(house) as (life, agent, run):
         before = (await life.rt.get_session("s")).revision
         await run.cancel(by="lee")
         assert (await life.rt.get_session("s")).revision == before + 1
@@ -646,16 +656,7 @@ async def test_b18_a_cancel_of_a_run_whose_approval_expired_after_the_restore_te
 async def test_b18_a_call_that_was_not_made_after_the_backup_and_that_nobody_approved_in_time_is_not_made(
     house: House,
 ) -> None:
-    agent = house.agent([call("rush", to="kim")], "done", tools=[rush])
-    async with house.life(agent) as life:
-        run = await life.rt.start(agent, "go", session="s", operation_id="op")
-        assert await rest(run) == "waiting"
-        saved(house)
-    restored(house)
-    house.clock.advance(hours=9)
-    async with house.life(agent) as life:
-        run = await resumed(life, run.id)
-        assert await rest(run) == "waiting"
+    async with expired_since_the_backup(house) as (_, _, run):
         await (await the_ask(run, "unknown_effect")).not_happened("nothing went out", by="lee")
         assert await rest(run) == "completed"
         assert await states(run) == [("rush", "expired", 1)]
