@@ -2540,19 +2540,19 @@ MUTANTS = (
         ("tests/promise/test_limits.py::test_a_full_queue_refuses_and_writes_nothing",),
     ),
     Mutant(
-        "restore: what may have been approved and made is not said to have expired",
+        "restore: what may have been approved and made is not said to have expired, or to be denied",
         "transactions/signals.py",
-        'if decision.kind == "expire" and (yield from _is_doubted(effect)):',
+        'if decision.kind in ("deny", "expire") and (yield from _is_doubted(effect)):',
         "if False:",
-        ("tests/promise/test_store.py::test_b18_a_call_whose_approval_expires_after_the_restore_may_have_been_made",),
+        ("tests/promise/test_store.py::test_b18_a_call_that_nobody_approves_after_the_restore_may_have_been_made",),
     ),
     Mutant(
-        "restore: what nobody approved in time is not made where it was not made before",
+        "restore: what nobody approved is not made where it was not made before",
         "transactions/signals.py",
-        "            if expired:\n",
-        "            if False:\n",
+        "(refusal := (yield from _refusal(effect))) is not None:",
+        "(refusal := None) is not None:",
         (
-            "tests/promise/test_store.py::test_b18_a_call_that_was_not_made_after_the_backup_and_that_nobody_approved_in_time_is_not_made",
+            "tests/promise/test_store.py::test_b18_a_call_that_was_not_made_after_the_backup_and_that_nobody_approved_since_is_not_made",
         ),
     ),
     Mutant(

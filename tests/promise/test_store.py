@@ -585,8 +585,9 @@ async def rush(ctx: Context[House], to: str) -> str:
 @pytest.mark.file
 @pytest.mark.parametrize("as_it", ["is parked", "waits", "works"])
 @pytest.mark.parametrize("in_steps", [False, True])
-async def test_b18_a_call_whose_approval_expires_after_the_restore_may_have_been_made(
-    house: House, as_it: str, in_steps: bool
+@pytest.mark.parametrize("said", ["nothing", "no"])
+async def test_b18_a_call_that_nobody_approves_after_the_restore_may_have_been_made(
+    house: House, as_it: str, in_steps: bool, said: str
 ) -> None:
     """Somebody may have approved it after the backup was made: nobody is told that it was not made."""
 
@@ -610,8 +611,7 @@ async def test_b18_a_call_whose_approval_expires_after_the_restore_may_have_been
         if as_it != "is parked":
             await (await the_ask(run, "parked")).answer("resume", by="lee")
             await (place.reached.wait() if as_it == "works" else rest(run))
-        house.clock.advance(hours=9)
-        await life.engine.look()
+        await not_approved(house, life, run, said)
         place.go_on.set()
         if as_it == "is parked":
             await (await the_ask(run, "parked")).answer("resume", by="lee")
@@ -623,27 +623,38 @@ async def test_b18_a_call_whose_approval_expires_after_the_restore_may_have_been
     assert house.count("rush") == 1
 
 
+async def not_approved(house: House, life: Life, run: Run, said: str) -> None:
+    """The call that waits for an approval is denied, or nobody says a word in time."""
+    if said == "no":
+        await (await the_ask(run, "approval")).deny(by="kim", reason="not now")
+    else:
+        house.clock.advance(hours=9)
+        await life.engine.look()
+
+
 @asynccontextmanager
-async def expired_since_the_backup(house: House) -> AsyncIterator[tuple[Life, Agent, Run]]:
-    """A run that waited for an approval, which nobody gave in time after the store was restored."""
+async def not_approved_since_the_backup(house: House, said: str = "nothing") -> AsyncIterator[tuple[Life, Agent, Run]]:
+    """A run that waited for an approval, which nobody gave after the store was restored."""
     agent = house.agent([call("rush", to="kim")], "done", tools=[rush])
     async with house.life(agent) as life:
         run = await life.rt.start(agent, "go", session="s", operation_id="op")
         assert await rest(run) == "waiting"
         saved(house)
     restored(house)
-    house.clock.advance(hours=9)
     async with house.life(agent) as life:
+        run = await life.rt.get_run(run.id)
+        await not_approved(house, life, run, said)
         run = await resumed(life, run.id)
         assert await rest(run) == "waiting"
         yield life, agent, run
 
 
 @pytest.mark.file
-async def test_b18_a_cancel_of_a_run_whose_approval_expired_after_the_restore_tells_what_it_may_have_done(
-    house: House,
+@pytest.mark.parametrize("said", ["nothing", "no"])
+async def test_b18_a_cancel_of_a_run_whose_call_nobody_approved_after_the_restore_tells_what_it_may_have_done(
+    house: House, said: str
 ) -> None:
-    async with expired_since_the_backup(house) as (life, agent, run):
+    async with not_approved_since_the_backup(house, said) as (life, agent, run):
         before = (await life.rt.get_session("s")).revision
         await run.cancel(by="lee")
         assert (await life.rt.get_session("s")).revision == before + 1
@@ -653,15 +664,19 @@ async def test_b18_a_cancel_of_a_run_whose_approval_expired_after_the_restore_te
 
 
 @pytest.mark.file
-async def test_b18_a_call_that_was_not_made_after_the_backup_and_that_nobody_approved_in_time_is_not_made(
-    house: House,
+@pytest.mark.parametrize(
+    ("said", "state", "told"),
+    [("nothing", "expired", "nobody approved this call in time"), ("no", "denied", "kim refused this call: not now")],
+)
+async def test_b18_a_call_that_was_not_made_after_the_backup_and_that_nobody_approved_since_is_not_made(
+    house: House, said: str, state: str, told: str
 ) -> None:
-    async with expired_since_the_backup(house) as (_, _, run):
+    async with not_approved_since_the_backup(house, said) as (_, _, run):
         await (await the_ask(run, "unknown_effect")).not_happened("nothing went out", by="lee")
         assert await rest(run) == "completed"
-        assert await states(run) == [("rush", "expired", 1)]
+        assert await states(run) == [("rush", state, 1)]
     assert house.count("rush") == 0
-    assert "nobody approved this call in time" in str(house.asked()[-1].messages[-1].parts[-1])
+    assert told in str(house.asked()[-1].messages[-1].parts[-1])
 
 
 @pytest.mark.file

@@ -95,13 +95,18 @@ def settlement(
     """What a decision about an effect means: entries and changes, the same whoever writes them down."""
     (rows,) = yield [("effect.get", effect_key(ask))]
     effect = EffectRow(*rows[0])
-    if decision.kind == "expire" and (yield from _is_doubted(effect)):  # approved since the backup, and made?
+    if decision.kind in ("deny", "expire") and (yield from _is_doubted(effect)):  # approved since the backup, and made?
         entries, writes = lost(effect, ask.user_id, at, "it may have been made after the backup", presumed=True)
         writes.append(("run.wrote", {"tenant": ask.tenant, "run": ask.run}))
-        return effect, [events.AskExpired(ask=ask.id), *entries], writes
+        said = asked(ask, decision) if decision.kind == "deny" else events.AskExpired(ask=ask.id)
+        return effect, [said, *entries], writes
     made_with = (yield from _replacement(effect)) if decision.kind == "happened" else None
-    expired = decision.kind == "not_happened" and (yield from _approval_expired(effect))
-    return effect, *_meaning(ask, effect, decision, made_with, expired, ended, at)
+    entries, writes = _meaning(ask, effect, decision, made_with, ended, at)
+    if decision.kind == "not_happened" and (refusal := (yield from _refusal(effect))) is not None:
+        approval, word = refusal
+        (*_, refused), writes = _meaning(approval, effect, word, None, ended, at)
+        entries = [*entries[:2], refused]  # what a person, or the clock, had said of it before counts now
+    return effect, entries, writes
 
 
 def _is_doubted(effect: EffectRow) -> Tx[bool]:
@@ -109,11 +114,14 @@ def _is_doubted(effect: EffectRow) -> Tx[bool]:
     return state is not None and state.effects[effect.ordinal].doubted
 
 
-def _approval_expired(effect: EffectRow) -> Tx[bool]:
-    """It was asked about since all the same, because nobody knew whether it had been made."""
+def _refusal(effect: EffectRow) -> Tx[tuple[AskRow, Decision] | None]:
+    """Its approval, where that was denied or has expired: it was asked about since all the same, because nobody knew
+    whether it had been made."""
     (rows,) = yield [("ask.of_run", {"tenant": effect.tenant, "run": effect.run})]
     approvals = [a for row in rows if (a := AskRow(*row)).effect == effect.id and a.kind == "approval"]
-    return bool(approvals) and approvals[-1].state == "expired"
+    stored = approvals[-1].checked_decision() if approvals else None
+    word = None if stored is None else Decision.loads(stored)
+    return None if word is None or word.kind not in ("deny", "expire") else (approvals[-1], word)
 
 
 def _replacement(effect: EffectRow) -> Tx[dict[str, Any] | None]:
@@ -131,7 +139,6 @@ def _meaning(
     effect: EffectRow,
     decision: Decision,
     made_with: dict[str, Any] | None,
-    expired: bool,
     ended: bool,
     at: int,
 ) -> tuple[list[events.Entry], list[Statement]]:
@@ -175,10 +182,6 @@ def _meaning(
                 reason = "it did not happen"
                 return [*entries, events.EffectFailed(call=call, reason=reason)], [
                     ends("failed"), replies(reason, error=True),
-                ]  # fmt: skip
-            if expired:
-                return [*entries, events.EffectExpired(call=call)], [
-                    ends("expired"), replies(_NOT_APPROVED, error=True),
                 ]  # fmt: skip
             return entries, [("effect.set", setting | {"state": "approved"})]
         case _:
