@@ -2874,10 +2874,10 @@ MUTANTS = (
         ("tests/stores/test_sqlite_full_disk.py",),
     ),
     Mutant(
-        "takeover: where it is not known what became of it, it is tried again",
+        "takeover, expiry: what fails because of the store as a whole is tried again",
         "worker.py",
-        "                except (StoreFull, StoreBusy, OutcomeUnknown):\n",
-        "                except (StoreFull, StoreBusy):\n",
+        "isinstance(error, StoreError) and not isinstance(error, StoreFault | StoreCorrupt | StoreTooNew)",
+        "isinstance(error, StoreBusy | StoreFull)",
         ("tests/promise/test_store.py",),
     ),
     Mutant(

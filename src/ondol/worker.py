@@ -29,12 +29,9 @@ from ondol.errors import (
     AskClosed,
     ClaimLost,
     OndolError,
-    OutcomeUnknown,
-    StoreBusy,
     StoreCorrupt,
     StoreError,
     StoreFault,
-    StoreFull,
     StoreTooNew,
 )
 from ondol.logs import about
@@ -101,8 +98,11 @@ class EmbeddedEngine:
 
     async def open(self) -> None:
         self._context = contextvars.copy_context()
-        with contextlib.suppress(StoreFull, StoreBusy, OutcomeUnknown):  # reads go on; the watch below tries again
+        try:
             await self._become_driver()
+        except StoreError as error:
+            if not _is_for_now(error):
+                raise  # else reads go on, and the watch below tries again
         self.look_soon()
         work = (self._keep_looking(), self._keep_house(), self.deliveries.run(), self.embedding.run())
         self._background = [asyncio.create_task(w) for w in work]
@@ -396,7 +396,7 @@ class EmbeddedEngine:
             await self._count_as_death(tenant, run, error)
             return
         await self._give_back(run)
-        if isinstance(error, StoreCorrupt | StoreTooNew):
+        if not _is_for_now(error):
             self.refused[run] = error
         else:
             self.streams.waits_for_store(run, error, self.clock.now(), 1)  # behind run.accepted
@@ -513,9 +513,10 @@ class EmbeddedEngine:
                     await self.store.write(transactions.recover, tenant, run, fence, self._now())
                     self.streams.notify(run)
                     found = True
-                except (StoreFull, StoreBusy, OutcomeUnknown):
-                    raise  # of the store as a whole: it is tried again
-                except Exception as error:  # of this run alone: it stays as it is, and the others are taken up
+                except Exception as error:
+                    if _is_for_now(error):
+                        raise
+                    # It is of this run alone: it stays as it is, and the others are taken up.
                     log.exception("run %s cannot be taken up", run, extra={"run": run})
                     self._refuse(run, error)
         return found
@@ -601,9 +602,10 @@ class EmbeddedEngine:
             except (AlreadyDecided, AskClosed):
                 expired = True
                 continue
-            except (StoreFull, StoreBusy):
-                raise
-            except Exception:  # of this ask alone: it stays open, and the others expire
+            except Exception as error:
+                if _is_for_now(error):
+                    raise
+                # It is of this ask alone: it stays open, and the others expire.
                 log.exception("ask %s cannot expire", ask)
                 continue
             expired = True
@@ -654,6 +656,11 @@ class EmbeddedEngine:
 
     def _now(self) -> int:
         return micros(self.clock)
+
+
+def _is_for_now(error: Exception) -> bool:
+    """Is it of the store as a whole (full, busy, out of reach, a disk that fails), so that it is tried again?"""
+    return isinstance(error, StoreError) and not isinstance(error, StoreFault | StoreCorrupt | StoreTooNew)
 
 
 def no_driver_reason(run: RunRow, agents: Collection[str]) -> str | None:

@@ -352,7 +352,10 @@ async def test_b17_a_run_that_cannot_be_taken_up_stops_no_other(house: House) ->
                 await (await life.rt.get_run(damaged.id)).result()
 
 
-@pytest.mark.parametrize("lost", [StoreBusy("away"), OutcomeUnknown("the answer to COMMIT was lost")])
+_FOR_NOW = [StoreBusy("away"), OutcomeUnknown("the answer to COMMIT was lost"), StoreError("the disk cannot be read")]
+
+
+@pytest.mark.parametrize("lost", _FOR_NOW)
 async def test_b16_what_the_store_could_not_take_up_at_that_moment_is_taken_up_later(
     house: House, lost: StoreError
 ) -> None:
@@ -360,6 +363,19 @@ async def test_b16_what_the_store_could_not_take_up_at_that_moment_is_taken_up_l
     run_id = await house.dies(agent, "answer.before")
     async with house.life(agent, plan=FaultPlan().at("recover.after", fault=raise_(lost))) as life:
         assert await rest(await life.rt.get_run(run_id)) == "completed"
+
+
+async def test_b16_an_ask_that_the_store_could_not_let_expire_at_that_moment_expires_later(house: House) -> None:
+    agent = house.agent([call("rush", to="kim")], "then not", tools=[rush])
+    plan = FaultPlan().at("decide.before", nth=1, fault=raise_(StoreError("the disk cannot be written")))
+    async with house.life(agent, plan=plan) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert await rest(run) == "waiting"
+        await house.clock.wait_for_timers()
+        house.clock.advance(hours=8)
+        while (await run.refresh()).status != "completed":
+            assert [event async for event in run.events()]
+    assert house.count() == 0
 
 
 @pytest.mark.file
