@@ -93,7 +93,7 @@ def _decided(ask: AskRow) -> str:
             what += f" with other arguments, {values.plain_text(said['arguments'])},"
         return f"{ask.decided_by} approved {what} once"
     if kind == "expire":
-        return f"nobody approved {what} in time, so it was not made"
+        return f"nobody approved {what} in time"
     return f"{ask.decided_by} refused {what}" + (f": {why}" if why else "")
 
 

@@ -27,6 +27,8 @@ from ondol import (
     StoreError,
     StoreFull,
     StoreTooNew,
+    carried,
+    queries,
     tool,
 )
 from ondol.errors import OutcomeUnknown, StoreBusy
@@ -677,6 +679,18 @@ async def test_b18_a_cancel_of_a_run_whose_call_nobody_approved_after_the_restor
         assert await rest(await life.rt.start(agent, HELLO, session="s", operation_id="next")) == "completed"
         (told,) = notes(house.requests[-1])
         assert "it may have happened" in told
+
+
+@pytest.mark.file
+async def test_b18_what_is_carried_of_a_call_that_nobody_approved_since_does_not_say_that_it_was_not_made(
+    house: House,
+) -> None:
+    async with not_approved_since_the_backup(house) as (life, _, _):
+        session = (await life.rt.get_session("s"))._row
+        decided, unknown = await life.rt._read(queries.recorded_facts, session)
+    may_be, not_approved = carried.facts(decided, unknown, carried.LEAST)
+    assert "it may have happened" in may_be
+    assert not_approved == 'nobody approved rush({"to": "kim"}) in time'
 
 
 @pytest.mark.file
