@@ -401,7 +401,8 @@ class Runtime:
             raise InvalidInput(f"the input must be a text, got {type(input).__name__}")
         if not input.strip() and not attachments:
             raise InvalidInput("the input is empty: say something, or attach something")
-        for kind, value in (("tenant", tenant), ("session", session), ("user", user), ("operation_id", operation_id)):
+        checked_id("tenant", tenant)
+        for kind, value in (("session", session), ("user", user), ("operation_id", operation_id)):
             if value is not None:
                 checked_id(kind, value)
         checked_revision(expected_revision)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,18 @@ def test_a_dry_run_prints_a_line_for_each_effect_and_the_commands(wrote: tuple[P
     assert [(e["tool"], e["class"], e["state"]) for e in body["effects"]] == [
         ("find_order", "read", "succeeded"), ("refund", "idempotent", "succeeded"), ("send_email", "once", "succeeded"),
     ]  # fmt: skip
+
+
+def test_of_a_run_whose_journal_is_damaged_the_verdict_is_told_and_that_it_cannot_be_forked(
+    wrote: tuple[Path, str],
+) -> None:
+    cwd, run = wrote
+    with sqlite3.connect(cwd / "t.db") as damaged:
+        damaged.execute("UPDATE entries SET body = replace(body, 'completed', 'competed')")
+    done = command("runs", "replay", run, "--dry-run", cwd=cwd)
+    assert (done.code, done.err) == (0, "")
+    *_, said = done.out.splitlines()
+    assert said.startswith(f"needs --force --by NAME --why TEXT. It cannot be forked: run {run}, entry ")
 
 
 def test_without_force_it_is_refused_as_a_conflict(wrote: tuple[Path, str]) -> None:

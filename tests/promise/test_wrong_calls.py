@@ -59,6 +59,8 @@ async def test_what_is_no_id_and_no_state_is_refused_and_not_taken_for_nothing(h
         rt = life.rt
         run = await rt.start(agent, "go", operation_id="op")
         await run.result()
+        with pytest.raises(InvalidInput, match="tenant must be a text"):
+            await rt.start(agent, "go", tenant=None)  # type: ignore[arg-type]
         for asked in (rt.cancel(anything), rt.get_run(run), rt.asks(run=run), rt.import_run(anything)):  # type: ignore[arg-type]
             with pytest.raises(InvalidInput, match="a text"):
                 await asked

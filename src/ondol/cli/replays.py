@@ -13,7 +13,7 @@ from ondol.cli.output import say
 from ondol.cli.run import AgentName, AppHere, Model, OperationId, drive
 from ondol.cli.runs import check_agent, own_run, say_begun
 from ondol.cli.surface import By, Cli, Id, verb
-from ondol.errors import InvalidInput, ReplayUnsafe
+from ondol.errors import InvalidInput, ReplayUnsafe, StoreCorrupt
 from ondol.handles import Run, this_person
 from ondol.replay import By as Forced
 from ondol.replay import ReplayVerdict
@@ -112,11 +112,15 @@ async def begin(cli: Cli, start: Start, app: str | None, model: str | None, agen
 
 async def _next(cli: Cli, rt: Runtime, verdict: ReplayVerdict) -> str:
     """The commands that a verdict leads to."""
-    fork = cli.command("runs", "fork", verdict.run, "--at", str(await _behind_writes(rt, verdict.run)))
     match verdict.kind:
         case "safe":
             return f"to do it: {cli.command('runs', 'replay', verdict.run)}"
         case "guarded":
+            try:
+                step = str(await _behind_writes(rt, verdict.run))
+            except StoreCorrupt as damaged:  # what is asked once more is whole: its journal is read for a fork only
+                return f"{_FORCED}. It cannot be forked: {damaged}"
+            fork = cli.command("runs", "fork", verdict.run, "--at", step)
             return f"{_FORCED}. To go on from a step instead: {fork}"
         case _:
             return "it is refused as long as that is so"
