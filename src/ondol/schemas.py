@@ -203,6 +203,8 @@ def in_json(value: Any) -> Any:
 
     try:
         return _with_sets_in_order(value, to_jsonable_python(value))
+    except InvalidInput:
+        raise
     except ValueError as error:
         raise InvalidInput(f"there is no JSON form of it: {values.valid(str(error))}") from error
     except BaseException as error:  # a serializer is the user's code, and may raise anything
@@ -210,7 +212,11 @@ def in_json(value: Any) -> Any:
 
 
 def _with_sets_in_order(value: Any, written: Any) -> Any:
-    """What was ``written`` of the value, each in its place."""
+    """What was ``written`` of the value, each in its place. Raises InvalidInput for a secret: that is not written."""
+    if getattr(type(value), "__pydantic_root_model__", False):
+        value = value.root
+    if hasattr(type(value), "get_secret_value"):
+        raise InvalidInput("there is no JSON form of it: pydantic writes asterisks for a secret: hand it over in deps")
     if isinstance(written, list) and isinstance(value, Sequence | Set) and len(value) == len(written):
         items = [_with_sets_in_order(v, w) for v, w in zip(value, written, strict=True)]
         return sorted(items, key=lambda w: values.canonical(values.encode(w))) if isinstance(value, Set) else items
@@ -220,7 +226,14 @@ def _with_sets_in_order(value: Any, written: Any) -> Any:
         return {k: _with_sets_in_order(v, w) for v, (k, w) in zip(value.values(), written.items(), strict=True)}
     if isinstance(value, Mapping):
         return written
-    return {k: _with_sets_in_order(getattr(value, k, None), w) for k, w in written.items()}  # its fields
+    return {k: _with_sets_in_order(_field(value, k), w) for k, w in written.items()}
+
+
+def _field(value: Any, written_as: str) -> Any:
+    """What stands in the field of a model or a dataclass that is written under that name, its alias perhaps."""
+    fields = getattr(type(value), "__pydantic_fields__", {})
+    aliased = (name for name, field in fields.items() if written_as == field.serialization_alias)
+    return getattr(value, next(aliased, written_as), None)
 
 
 def with_whole_numbers(value: Any) -> Any:
@@ -253,7 +266,11 @@ def generator() -> Any:
 
     class Generator(GenerateJsonSchema):
         def encode_default(self, dft: Any) -> Any:
-            return _with_sets_in_order(dft, super().encode_default(dft))
+            written = super().encode_default(dft)
+            try:
+                return _with_sets_in_order(dft, written)
+            except InvalidInput:  # a secret: that there is one is all that a schema says
+                return written
 
     return Generator
 

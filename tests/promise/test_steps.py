@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import pytest
 from kit import until
-from pydantic import AfterValidator, BaseModel
+from pydantic import AfterValidator, BaseModel, Field, RootModel, SecretStr
 
 from ondol import (
     Allow,
@@ -225,8 +225,14 @@ async def test_what_one_step_gave_may_be_handed_to_the_next_also_bytes(house: Ho
     house.checked = False  # one of these tools writes to no ledger
 
 
+class Numbers(RootModel[set[int]]):
+    pass
+
+
 class Tagged(BaseModel):
     tags: set[int]
+    also: set[int] = Field(alias="from")
+    numbers: Numbers
 
 
 @dataclass
@@ -248,7 +254,8 @@ async def test_a_set_is_the_same_argument_in_whatever_order_a_process_holds_it(h
     async def body(ctx: Context[Any]) -> str:
         order = orders.pop(0)
         more = frozenset((1, frozenset([n])) for n in order) | {(1, frozenset(order))}
-        group = Group(Tagged(tags=set(order)), more)
+        tagged = Tagged.model_validate({"tags": set(order), "from": set(order), "numbers": set(order)})
+        group = Group(tagged, more)
         done = await ctx.call(label, tags=set(order), group=group, by={"a": [set(order)]})
         await ctx.ask("sure?", schema=bool)
         return done
@@ -258,10 +265,34 @@ async def test_a_set_is_the_same_argument_in_whatever_order_a_process_holds_it(h
         run = await life.rt.start(agent, "go", session="s", operation_id="op")
         assert await rest(run) == "waiting"
         sent = (await run.effects())[1].arguments
-        assert (sent["tags"], sent["group"]["of"]["tags"], sent["by"]) == ([0, 16, 8], [0, 16, 8], {"a": [[0, 16, 8]]})
+        assert (sent["tags"], sent["by"]) == ([0, 16, 8], {"a": [[0, 16, 8]]})
+        assert list(sent["group"]["of"].values()) == [[0, 16, 8]] * 3
         await (await the_ask(run, "question")).answer(True)
         assert await rest(run) == "completed"
     assert told(house).value == "label done"
+
+
+class Login(BaseModel):
+    user: str
+    password: SecretStr = Field(alias="pass")
+
+
+@pytest.mark.parametrize("given", [{"word": SecretStr("hunter22")}, {"login": {"user": "kim", "pass": "hunter22"}}])
+async def test_a_secret_of_pydantic_is_no_argument_that_is_recorded(house: House, given: dict[str, Any]) -> None:
+    """It is written as asterisks, and the tool would have been called with these."""
+
+    @tool(effect="once")
+    async def sign_in(ctx: Context[House], word: SecretStr | None = None, login: Login | None = None) -> str:
+        return await ctx.deps.act(ctx, "sign_in")
+
+    made = {k: Login.model_validate(v) if k == "login" else v for k, v in given.items()}
+    agent = house.agent(TASK, "done", tools=[in_order((sign_in, made))])
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert await rest(run) == "completed"
+        assert await states(run) == [("task", "failed", 0)]
+    assert "secret" in str(told(house).value)
+    assert not house.ledger
 
 
 # --- entered again ----------------------------------------------------------------------------------------------
