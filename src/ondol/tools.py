@@ -491,7 +491,7 @@ class Tool(Generic[P, R]):
         if self._returned is None:
             return recorded
         try:
-            return self._returned.validate_python(recorded)
+            return self._returned.validate_python(recorded, by_alias=True, by_name=True)  # recorded by name
         except BaseException:  # it does not fit, or a validator raised: that is the user's code, and may raise anything
             return recorded
 

@@ -120,6 +120,10 @@ class Order(BaseModel):
     id: str
     amount: Decimal
     due: date
+    class_: str = Field(alias="class")
+
+
+ORDER = {"id": "1182", "amount": Decimal("3.10"), "due": date(2026, 3, 1), "class": "A"}
 
 
 @dataclass
@@ -143,7 +147,7 @@ Odd = Annotated[str, AfterValidator(refuse)]
 async def test_a_recorded_result_comes_back_as_the_type_that_the_tool_returns(house: House) -> None:
     @tool(effect="read")
     async def find(id: str) -> Order:
-        return Order(id=id, amount=Decimal("3.10"), due=date(2026, 3, 1))
+        return Order.model_validate(ORDER | {"id": id})
 
     @tool(effect="idempotent")
     def pay(ctx: Context[Any], amount: Decimal, due: date) -> Paid:
@@ -176,7 +180,7 @@ async def test_a_recorded_result_comes_back_as_the_type_that_the_tool_returns(ho
         run = await life.rt.get_run(run.id)
         await (await the_ask(run)).approve(by="lee")
         assert await rest(run) == "completed"
-    expected = Order(id="1182", amount=Decimal("3.10"), due=date(2026, 3, 1)), Paid((Decimal("3.10"),)), "many", "odd"
+    expected = Order.model_validate(ORDER), Paid((Decimal("3.10"),)), "many", "odd"
     assert seen == [expected, expected]
     assert house.count() == 1
     house.checked = False  # these tools write to no ledger
