@@ -2877,7 +2877,7 @@ MUTANTS = (
         "takeover, expiry: what fails because of the store as a whole is tried again",
         "worker.py",
         "isinstance(error, StoreError) and not isinstance(error, StoreFault | StoreCorrupt | StoreTooNew)",
-        "isinstance(error, StoreBusy | StoreFull)",
+        "type(error) not in (StoreError, StoreFault, StoreCorrupt, StoreTooNew) and isinstance(error, StoreError)",
         ("tests/promise/test_store.py",),
     ),
     Mutant(
