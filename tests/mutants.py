@@ -239,6 +239,15 @@ MUTANTS = (
         ("tests/promise/test_cancel.py::test_b08_c_a_call_that_ignores_its_end_does_not_keep_the_process",),
     ),
     Mutant(
+        "cancel: a second Ctrl-C leaves no runtime half closed",
+        "cancellation.py",
+        "            runner.run(_closed(main))\n",
+        "            pass\n",
+        (
+            "tests/promise/test_cancel.py::test_a_second_ctrl_c_does_not_wait_for_a_call_that_ignores_its_end_and_the_run_can_go_on",
+        ),
+    ),
+    Mutant(
         "http: nothing large is taken of somebody who is not known",
         "http/guard.py",
         "        if unknown:\n",

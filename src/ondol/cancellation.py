@@ -11,7 +11,7 @@ import asyncio
 import contextvars
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from datetime import timedelta
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
@@ -143,13 +143,43 @@ _left: weakref.WeakSet[asyncio.Future[Any]] = weakref.WeakSet()  # asked to end,
 
 
 async def unwound() -> None:
-    """Return when what was left has ended. What goes on all the same must not keep the process from exiting, as little
-    as a thread does: ``asyncio.run`` would wait for each task that it knows, for ever."""
+    """Return when what was left has ended, or goes on all the same."""
     if left := [task for task in asyncio.all_tasks() if task in _left]:
         _, going = await asyncio.wait(left, timeout=_UNWIND.total_seconds())
-        for task in going:
-            asyncio.tasks._unregister_task(task)
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        _forget(going)
+
+
+def _forget(going: Iterable[asyncio.Task[Any]]) -> None:
+    """These must not keep the process from exiting, as little as a thread does: ``asyncio.run`` would wait for each
+    task that it knows, for ever."""
+    for task in going:
+        asyncio.tasks._unregister_task(task)
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """As ``asyncio.run``, where ``main`` closes what it has opened, as a second Ctrl-C must not leave that to the event
+    loop: it would wait for a tool that catches its cancellation."""
+    with asyncio.Runner() as runner:
+        try:
+            return runner.run(main)
+        except KeyboardInterrupt:
+            runner.run(_closed(main))
+            raise
+
+
+async def _closed(main: Coroutine[Any, Any, Any]) -> None:
+    """Where it was interrupted as it was closing, it waits for no boundary; a third Ctrl-C waits for nothing."""
+    closing = [task for task in asyncio.all_tasks() if task.get_coro() is main]
+    for task in closing:
+        task.cancel()
+    try:
+        if closing:
+            await asyncio.wait(closing)
+        await unwound()
+    except asyncio.CancelledError:
+        _forget(asyncio.all_tasks() - {asyncio.current_task()})
+        raise
 
 
 def _noticed(future: asyncio.Future[Any]) -> None:

@@ -27,6 +27,7 @@ from typing import (
 
 from ondol import (
     attaching,
+    cancellation,
     compacting,
     ids,
     indexed,
@@ -450,7 +451,7 @@ class Runtime:
             async with self:
                 return await self.run(agent, input, **options)
 
-        return asyncio.run(once())
+        return cancellation.run(once())
 
     @overload
     async def replay(

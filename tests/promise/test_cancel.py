@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 import threading
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
@@ -263,6 +265,38 @@ async def test_b08_c_a_call_that_ignores_its_end_does_not_keep_the_process(
     finally:
         released.set()
         await ended.wait()
+
+
+def test_a_second_ctrl_c_does_not_wait_for_a_call_that_ignores_its_end_and_the_run_can_go_on(
+    tmp_path: Path,
+) -> None:
+    calls: list[str] = []
+    ended: list[str] = []
+
+    @tool(effect="read")
+    async def look() -> str:
+        calls.append("look")
+        if len(calls) == 1:
+            loop = asyncio.get_running_loop()
+            over = loop.create_future()
+            loop.call_later(10, over.set_result, None)
+            loop.call_soon(os.kill, os.getpid(), signal.SIGINT)
+            while rt.is_open:  # noqa: ASYNC110 - who closes it tells nobody
+                await asyncio.sleep(0)
+            loop.call_soon(os.kill, os.getpid(), signal.SIGINT)
+            while not over.done():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.shield(over)
+            ended.append("look")
+        return "found"
+
+    agent = Agent("a", model=ScriptedModel([call("look"), "done"]), tools=[look])
+    rt = Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[agent])
+    with pytest.raises(KeyboardInterrupt):
+        rt.run_sync(agent, "go", operation_id="op")
+    assert (calls, ended) == (["look"], [])
+    assert rt.run_sync(agent, "go", operation_id="op").text == "done"
+    assert calls == ["look", "look"]
 
 
 async def test_what_a_model_that_ignores_its_end_says_afterwards_is_told_to_nobody(

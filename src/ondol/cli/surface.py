@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Literal, ParamSpe
 import typer
 import typer.core
 
+from ondol import cancellation
 from ondol.cli import codes
 from ondol.cli.log import show_log
 from ondol.cli.output import Output, say, say_failed
@@ -323,7 +324,7 @@ def verb(app: typer.Typer, name: str) -> Callable[[Verb[P]], Verb[P]]:
                 code = await function(cli, **own)  # type: ignore[call-arg]
                 return code or cli.code
 
-            raise typer.Exit(asyncio.run(answer()))
+            raise typer.Exit(cancellation.run(answer()))
 
         own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
         shared = list(inspect.signature(run, eval_str=True).parameters.values())[:-1]
