@@ -2345,7 +2345,7 @@ MUTANTS = (
         "runtime.py",
         "            self._working.look_soon()  # what was to expire",
         "            pass  # what was to expire",
-        ("tests/promise/test_jumps.py",),
+        ("tests/promise/test_jumps.py::test_in_the_pause_a_persons_word_still_counts_and_after_it_no_more",),
     ),
     Mutant(
         "notes: who looks for what is untold does not go through the queue",

@@ -7,8 +7,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from crash.lives import Life
 
-from ondol import AlreadyDecided, Context, OutboxMessage, tool
+from ondol import AlreadyDecided, Context, OutboxMessage, Run, tool
 from ondol.testing import FaultPlan, barrier, call, error, raise_
 from promise.house import House, letter, look, mail, refund, rest, states, the_ask
 
@@ -21,6 +22,13 @@ async def rush(ctx: Context[House], to: str) -> str:
 
 
 RUSH = [call("rush", to="kim")]
+
+
+async def looked(life: Life, *runs: Run) -> None:
+    """Until the engine has looked at all that these runs gave it reason to."""
+    look = life.engine._look
+    while any(life.engine.is_working_on(r.id) for r in runs) or look.is_set() or not look._waiters:  # noqa: ASYNC110
+        await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("jump", JUMPS)
@@ -79,6 +87,7 @@ async def test_in_the_pause_a_persons_word_still_counts_and_after_it_no_more(hou
         run = await life.rt.start(agent, "go", session="s", operation_id="op")
         later = await life.rt.start(agent, "go", session="t", operation_id="later")
         assert await rest(run) == await rest(later) == "waiting"
+        await looked(life, run, later)  # and has set its timer by the clock as it goes until then
         house.clock.jump(days=1)
         await (await the_ask(run)).approve(by="lee")
         assert await rest(run) == "completed"
