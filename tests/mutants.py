@@ -248,6 +248,13 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "http: of a name that is there twice neither counts",
+        "http/requests.py",
+        "    if len(given) < len(pairs):\n",
+        "    if False:\n",
+        ("tests/http/test_refusals.py::test_a_name_that_is_there_twice_is_named_and_nothing_begins",),
+    ),
+    Mutant(
         "http: nothing large is taken of somebody who is not known",
         "http/guard.py",
         "        if unknown:\n",

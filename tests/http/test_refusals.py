@@ -91,6 +91,33 @@ async def test_json_nests_no_deeper_by_another_way_in(http: Door) -> None:
     assert (await http.client.post("/v1/runs", content=marked, headers=JSON)).status_code == 202
 
 
+async def test_a_name_that_is_there_twice_is_named_and_nothing_begins(http: Door) -> None:
+    run = (await http.client.post("/v1/runs", json={"agent": "hello", "input": "hi"})).json()["id"]
+    fields = {"agent": "hello", "input": "hi"}
+    for path, sent, named in [
+        ("/v1/runs", '{"agent": "hello", "input": "buy", "input": "sell"}', "input"),
+        ("/v1/runs", '{"agent": "hello", "input": "hi", "metadata": [{"k": 1, "l": 2, "k": 1}]}', "k"),
+        (f"/v1/runs/{run}/cancel", '{"by": "lee", "by": "kim"}', "by"),
+    ]:
+        answer = await http.client.post(path, content=sent, headers=JSON)
+        assert (answer.status_code, answer.json()["code"]) == (400, "malformed")
+        assert f"has {named!r} twice" in answer.json()["detail"]
+    form = await http.client.post("/v1/runs", data=fields, files={"metadata": (None, '{"k": 1, "k": 2}')})
+    assert (form.status_code, "has 'k' twice" in form.json()["detail"]) == (400, True)
+    assert [r.id for r in await http.app.runtime.runs()] == [run]
+
+
+async def test_a_body_that_may_be_left_out_may_be_empty_in_pieces(http: Door) -> None:
+    async def nothing() -> AsyncIterator[bytes]:
+        yield b""
+
+    run = (await http.client.post("/v1/runs", json={"agent": "hello", "input": "hi"})).json()["id"]
+    empty = await http.client.post(f"/v1/runs/{run}/cancel", content=nothing(), headers=JSON)
+    assert empty.status_code in (200, 202)
+    refused = await http.client.post("/v1/runs", content=nothing(), headers=JSON)
+    assert (refused.status_code, "empty" in refused.json()["detail"]) == (400, True)
+
+
 def test_a_long_text_is_passed_over_in_the_memory_that_it_has() -> None:
     """An attachment in JSON is one. How deep JSON nests is looked for beside its texts."""
     for text in ("x" * 300_000, '\\"[' * 100_000):

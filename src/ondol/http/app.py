@@ -153,11 +153,7 @@ def _add_errors(api: FastAPI, looks: Looks) -> None:
 
     @api.exception_handler(RequestValidationError)
     async def not_valid(request: Request, error: RequestValidationError) -> Response:
-        found = error.errors()
-        if any(e["type"] == "json_invalid" for e in found):
-            no_json = Malformed(f"the body is no JSON: {found[0].get('ctx', {}).get('error', '')}")
-            return await looks.answer(request, no_json)
-        return await looks.answer(request, InvalidInput(said(found)))
+        return await looks.answer(request, InvalidInput(said(error.errors())))
 
     @api.exception_handler(HTTPException)
     async def of_http(request: Request, error: HTTPException) -> Response:

@@ -31,7 +31,7 @@ from ondol.errors import (
 )
 from ondol.http.callers import caller_of, is_loopback
 from ondol.http.drain import Drain
-from ondol.http.requests import DEEPEST, check_depth, is_page, path_with_slashes, place
+from ondol.http.requests import DEEPEST, is_page, json_of, path_with_slashes, place
 from ondol.http.routing import PREFIX
 from ondol.runtime import THROUGH, Runtime
 
@@ -75,8 +75,8 @@ class Admission:
 
 class Guard:
     """Around the whole application. A request that comes through has its ``Caller`` in ``request.state.caller``, or
-    why it has none in ``request.state.refused`` (outside ``/v1`` that is for the page to answer). ``failed`` is how
-    an error is answered."""
+    why it has none in ``request.state.refused`` (outside ``/v1`` that is for the page to answer), and what its body
+    says in ``request.state.json``. ``failed`` is how an error is answered."""
 
     def __init__(
         self, app: ASGIApp, runtime: Runtime, admission: Admission, drain: Drain, failed: Failed
@@ -92,7 +92,8 @@ class Guard:
             return
         body = _Body(receive, self.admission.limits)
         scope["path"] = path_with_slashes(scope["path"], scope.get("raw_path"))
-        scope["state"] = {**(scope.get("state") or {}), "caller": None, "refused": None}  # of this request alone
+        of_this_request = {"caller": None, "refused": None, "json": None}
+        scope["state"] = {**(scope.get("state") or {}), **of_this_request}
         started = False
 
         async def refuse(error: OndolError, status: int | None = None, *, close: bool) -> None:
@@ -245,7 +246,10 @@ class _Body:
             self._read = b"".join(chunks)
             if not (encoding := json.detect_encoding(self._read)).startswith("utf-8"):
                 raise Malformed(f"the body is encoded as {encoding}: send JSON in UTF-8")
-            check_depth(self._read, self._limits.depth)
+            try:
+                request.state.json = json_of(self._read, self._limits.depth) if self._read else None
+            except ValueError as error:
+                raise Malformed(f"the body is no JSON: {error}") from error
 
     async def receive(self) -> Message:
         if self._read is not None and not self._handed_on:

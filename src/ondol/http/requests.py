@@ -6,6 +6,7 @@ import base64
 import binascii
 import json
 import re
+from collections import Counter
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
@@ -347,10 +348,9 @@ async def sent(request: Request) -> Sent:
         return await _from_form(request)
     if media != "application/json":
         raise UnsupportedMedia(f"a body of type {media or 'nothing'!r} is not taken: send application/json")
-    try:
-        given = json.loads(await request.body())
-    except (ValueError, RecursionError) as error:
-        raise Malformed(f"the body is no JSON: {error}") from error
+    if not await request.body():
+        raise Malformed("the body is empty: send JSON")
+    given, request.state.json = request.state.json, None  # a stream lasts for long, and a body may be large
     asked = _checked(given)
     return Sent(asked, [_file(a) for a in asked.attachments])
 
@@ -383,17 +383,28 @@ def _json(name: str, value: str) -> Any:
         raise InvalidInput(f"the field {name!r} is no JSON: {error}") from error
 
 
-def json_of(field: str) -> Any:
-    """What a field of a form holds as JSON. Raises ValueError, and InvalidInput where it nests too deep."""
+def json_of(text: bytes | str, deepest: int = DEEPEST) -> Any:
+    """What a body, or a field of a form, holds as JSON.
+
+    Raises ValueError; Malformed where an object has a name twice, InvalidInput where it nests too deep.
+    """
     try:
-        given = json.loads(field)
+        given = json.loads(text, object_pairs_hook=_once_each)
     except RecursionError:
         given = None  # deeper than any that is taken
-    check_depth(field.encode("utf-8", "replace"))
+    check_depth(text if isinstance(text, bytes) else text.encode("utf-8", "replace"), deepest)
     return given
 
 
-def check_depth(text: bytes, most: int = DEEPEST) -> None:
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    given = dict(pairs)
+    if len(given) < len(pairs):
+        twice = next(name for name, n in Counter(name for name, _ in pairs).items() if n > 1)
+        raise Malformed(f"the JSON of the request has {twice!r} twice, and only one can count: send it once")
+    return given
+
+
+def check_depth(text: bytes, most: int) -> None:
     """Raises InvalidInput. What stands in strings does not count."""
     depth = 0
     for found in _OPENS_OR_CLOSES.finditer(text):
