@@ -2348,6 +2348,13 @@ MUTANTS = (
         ("tests/promise/test_outbox.py",),
     ),
     Mutant(
+        "jumps: how long is waited is known before anything else is waited for",
+        "runner.py",
+        "sleep_or_cancel(self.clock, seconds, self.pause)",
+        "sleep_or_cancel(self.clock, (until - self.now()) / 1e6, self.pause)",
+        ("tests/promise/test_poison.py",),
+    ),
+    Mutant(
         "jumps: what was to expire is looked at anew when a jump is noticed",
         "runtime.py",
         "            self._working.look_soon()  # what was to expire",

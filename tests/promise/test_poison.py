@@ -291,6 +291,20 @@ async def test_a_suspect_that_only_waits_for_a_deadline_holds_up_nobody(house: H
     assert house.count("mail") == 1
 
 
+async def test_a_suspect_waits_no_longer_for_a_deadline_where_the_clock_is_set_back_meanwhile(house: House) -> None:
+    agent, resting = house.agent([MAIL], "done"), barrier()
+    await waits_for_its_deadline(house, agent)
+    async with house.life(agent, plan=FaultPlan().at("rest.before", fault=resting)) as life:
+        suspect = await life.rt.find_run("op")
+        await resting.reached.wait()
+        house.clock.jump(days=-1)
+        resting.go_on.set()
+        await house.clock.wait_for_timers()
+        house.clock.advance(minutes=2)
+        assert await rest(suspect) == "completed"
+    assert house.count("mail") == 1
+
+
 async def test_a_suspect_is_not_parked_for_what_its_process_dies_of_while_it_waits_for_a_deadline(house: House) -> None:
     agent = house.agent([MAIL], "done")
     await waits_for_its_deadline(house, agent)
