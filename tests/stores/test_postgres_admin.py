@@ -275,6 +275,26 @@ async def test_a_role_without_rights_is_told_so_and_nobody_is_sent_to_a_backup(
     await is_told("may not do that .*permission denied for table schema_steps, 42501.: grant it")
 
 
+async def test_a_role_that_may_only_read_hears_of_changes_and_warns_of_nothing(
+    new_database: Callable[[], str], postgres: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    postgres.execute("CREATE ROLE reader LOGIN")
+    url, agent, changed = new_database(), talk(), asyncio.Event()
+    behind.execute(url, "GRANT USAGE ON SCHEMA ondol TO reader")
+    behind.execute(url, "GRANT SELECT ON ALL TABLES IN SCHEMA ondol TO reader")
+    store = PostgresStore(url.replace("postgres@", "reader@"))
+    await store.open(changed.set)
+    try:
+        await changed.wait()  # it has begun to listen
+        changed.clear()
+        async with Runtime(url, agents=[agent]) as rt:
+            await rt.run(agent, "hi")
+            await changed.wait()
+    finally:
+        await store.close()
+    assert [r.getMessage() for r in caplog.records if r.levelname == "WARNING"] == []
+
+
 async def test_a_check_whose_connection_is_ended_is_to_be_tried_again(new_database: Callable[[], str]) -> None:
     url, agent = new_database(), talk()
     async with Runtime(url, agents=[agent]) as rt:

@@ -164,8 +164,9 @@ class Listener:
             connection.execute("NOTIFY ondol")
         if now >= self._due["tidy"]:
             self._due["tidy"] = now + _HOUSEKEEPING
-            self._run("writer.forget_old")
-            self._run("owner.forget_old")
+            with contextlib.suppress(psycopg.errors.InsufficientPrivilege):  # of a role that may only read
+                self._run("writer.forget_old")
+                self._run("owner.forget_old")
         next_due = min(at for name, at in self._due.items() if name != "say" or self._unsaid)
         if self.owner is None:
             next_due = min(self._due["look"], self._due["tidy"])
