@@ -70,6 +70,19 @@ async def test_a_run_shows_its_latest_rows_and_where_the_earlier_ones_are(db: st
     assert earlier.all("a", href=f"/runs/{run.id}")
 
 
+async def test_what_was_spent_by_many_sessions_is_shown_for_those_that_took_the_most(
+    db: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looking, "_LINES", 2)
+    async with house(db) as h:
+        for session in "abbbcc":
+            await h.rests("find", session=session)
+        page, days = await h.page("/usage?by=session"), await h.page("/usage?by=day")
+    assert re.findall(r'<th scope="row">(.*?)</th>', page.html) == ["b", "c"]
+    assert "1 more took fewer tokens: the command above lists them." in page.text
+    assert "more took fewer" not in days.text
+
+
 async def test_a_page_that_grows_shows_a_long_text_in_part_and_where_the_whole_is(db: str) -> None:
     letter, word = "word " * 20_000, "x" * 50_000
 

@@ -29,6 +29,7 @@ from ondol.threads import in_thread
 _PER_PAGE = 50
 _TURNS = 20  # of a conversation, on one page
 _EVENTS = 300  # of a run, on one page
+_LINES = 200  # of what was spent
 _ROWS = 200  # of its timeline: the page is made again whenever something happens
 _SUMMED_EVERY = timedelta(seconds=15)  # today's tokens
 _LATELY = timedelta(days=7)  # a failure older than that needs nobody any more
@@ -324,9 +325,11 @@ def _add_rest(router: APIRouter, looks: Looks) -> None:
         lines = await service.usage(caller, by=by, since=since)  # type: ignore[arg-type]
         most = max((_tokens(line) for line in lines), default=0)
         widths = {line.key: round(_tokens(line) / most * 1000, 1) if most else 0 for line in lines}
+        shown = len(lines) if by == "day" else _LINES  # else those with the most tokens come first
         return await looks.page(
-            request, "usage.html", caller=caller, lines=lines, by=by, kinds=kinds, days=days, widths=widths, since=since
-        )
+            request, "usage.html", caller=caller, lines=lines[:shown], more=max(0, len(lines) - shown), by=by,
+            kinds=kinds, days=days, widths=widths, since=since,
+        )  # fmt: skip
 
     @router.get("/system")
     async def system(request: Request, checks: bool = False) -> Response:
