@@ -351,6 +351,14 @@ async def test_a_check_finds_what_was_damaged(new_database: Callable[[], str], p
         assert any(re.search(found, p) for p in problems), (damage, problems)
 
 
+async def test_what_a_newer_version_wrote_is_not_taken_for_damage(new_database: Callable[[], str]) -> None:
+    url, agent = new_database(), talk()
+    async with Runtime(url, agents=[agent]) as rt:
+        await rt.run(agent, "hi")
+    behind.execute(url, "UPDATE entries SET v = 99")
+    assert {p.code for p in postgres_admin.problems(url)} == {"store_too_new"}
+
+
 async def test_a_backup_of_the_databases_own_tools_is_a_new_generation_when_it_is_put_back(
     new_database: Callable[[], str], postgres: Server, tmp_path: Path
 ) -> None:

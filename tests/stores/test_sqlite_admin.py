@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import re
 import resource
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -21,7 +22,7 @@ from ondol.errors import ClaimLost, StoreBusy, StoreCorrupt, StoreError, StoreFu
 from ondol.queries import get_meta
 from ondol.stores.migrations import migrations
 from ondol.stores.sqlite import SqliteStore
-from ondol.stores.sqlite_admin import FILE, GENERATION, backup, check, restore
+from ondol.stores.sqlite_admin import FILE, GENERATION, backup, check, problems, restore
 from ondol.testing import ManualClock, Process, ScriptedModel, call
 from ondol.transactions import Claim, Tx, note_down
 
@@ -343,6 +344,13 @@ async def test_damage_is_named_with_the_next_move(file: Path, what: str) -> None
     assert any(all(word in problem for word in words) for problem in problems), problems
     assert all(": " in problem for problem in problems), "each names the thing and the next move"
     assert everything(file.parent) == before
+
+
+async def test_what_a_newer_version_wrote_is_not_taken_for_damage(file: Path) -> None:
+    change(file, "UPDATE entries SET v = 99 WHERE run IN (SELECT id FROM runs WHERE agent = 'mail')")
+    found = problems(file)
+    assert {p.code for p in found} == {"store_too_new"}
+    assert all(re.search(r"run r_\w+ was written by a newer version .* upgrade", str(p)) for p in found)
 
 
 # --- backup -----------------------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ def problems(url: str) -> list[StoreError]:
             with connection.transaction():
                 connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
                 found = [*sqlite_admin.content_problems(_Asked(connection)), *_blob_problems(connection)]
-                return [StoreCorrupt(problem) for problem in found]
+                return [sqlite_admin.as_error(problem) for problem in found]
     except StoreError as error:
         return [error]
     except psycopg.Error as error:

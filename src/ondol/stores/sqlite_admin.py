@@ -38,6 +38,7 @@ class Asked(Protocol):
 
 
 PathLike: TypeAlias = str | os.PathLike[str]
+Found: TypeAlias = str | StoreTooNew  # by a check: what is damaged, in words, or what a newer version wrote
 
 FILE = "ondol.db"  # the store inside a backup's folder
 GENERATION = "generation"  # in the store's meta table: how many times it was restored
@@ -82,7 +83,7 @@ def _check(path: Path, alone: bool) -> list[StoreError]:
             connection.set_busy_timeout(sqlite.BUSY_TIMEOUT)
             connection.execute("BEGIN")
             for problem in _problems(connection, path):
-                found.append(StoreCorrupt(problem))  # one by one: it stays when the next page cannot be read
+                found.append(as_error(problem))  # one by one: it stays when the next page cannot be read
             connection.execute("ROLLBACK")
             if "table blob_uses" in _schema(connection):
                 found += map(StoreCorrupt, _blob_problems(connection, path))
@@ -95,7 +96,11 @@ def _check(path: Path, alone: bool) -> list[StoreError]:
     return found
 
 
-def _problems(connection: apsw.Connection, path: Path) -> Iterator[str]:
+def as_error(found: Found) -> StoreError:
+    return StoreCorrupt(found) if isinstance(found, str) else found
+
+
+def _problems(connection: apsw.Connection, path: Path) -> Iterator[Found]:
     for (line,) in connection.execute("PRAGMA integrity_check"):
         if line != "ok":
             yield f"{path}: {line}: {_RESTORE}"
@@ -117,7 +122,7 @@ def _problems(connection: apsw.Connection, path: Path) -> Iterator[str]:
     yield from content_problems(connection)
 
 
-def content_problems(connection: Asked) -> Iterator[str]:
+def content_problems(connection: Asked) -> Iterator[Found]:
     """What the rows say against each other and against their checksums, in whatever database they are."""
     for digest, body in _rows(connection, "SELECT digest, body FROM definitions"):
         if not _is_whole(body, digest):
@@ -131,7 +136,9 @@ def content_problems(connection: Asked) -> Iterator[str]:
     for run, packed in _rows(connection, "SELECT run, body FROM imports"):
         try:
             runfile.unpack(run, packed)
-        except (FileDamaged, InvalidInput, StoreTooNew) as error:
+        except StoreTooNew as error:
+            yield error
+        except (FileDamaged, InvalidInput) as error:
             yield str(error)
     for row in _rows(connection, f"SELECT {columns(RunRow)} FROM runs"):
         yield from _run_problems(connection, RunRow(*row))
@@ -171,7 +178,7 @@ def _fresh_schema() -> dict[str, tuple[Any, ...]]:
         return _schema(fresh)
 
 
-def _run_problems(connection: Asked, run: RunRow) -> Iterator[str]:
+def _run_problems(connection: Asked, run: RunRow) -> Iterator[Found]:
     """Checksums and sequence of its entries and messages, and whether journal and rows say the same."""
     key = (run.tenant, run.id)
     ordinals = set()
@@ -193,7 +200,7 @@ def _run_problems(connection: Asked, run: RunRow) -> Iterator[str]:
             batch = journal.loads(run.id, seq, fence, at, v, body.decode(errors="replace"), total)
         except (StoreCorrupt, StoreTooNew) as error:
             whole = False
-            yield str(error)
+            yield error if isinstance(error, StoreTooNew) else str(error)
             continue
         if len(batch.entries) != n:
             yield f"run {run.id}: {n} entries are announced from {seq} on, {len(batch.entries)} are there: {_RESTORE}"
