@@ -120,13 +120,24 @@ async def test_a_browser_gets_a_page_and_a_program_a_problem(http: Door, name: s
 
 @pytest.mark.parametrize(
     ("asked", "allowed"),
-    [("PUT /v1/runs", "GET, POST"), ("GET /session/send", "POST"), ("PUT /asks/a_x", "GET, POST"),
-     ("POST /healthz", "GET, HEAD"), ("PUT /v1/sessions/a%2Fb", "DELETE, GET, PATCH")],
+    [("PUT /v1/runs", "GET, HEAD, POST"), ("GET /session/send", "POST"), ("PUT /asks/a_x", "GET, HEAD, POST"),
+     ("POST /healthz", "GET, HEAD"), ("PUT /v1/sessions/a%2Fb", "DELETE, GET, HEAD, PATCH")],
 )  # fmt: skip
 async def test_an_address_says_what_it_takes(http: Door, asked: str, allowed: str) -> None:
     refused = await http.client.request(*asked.split())
     assert (refused.status_code, refused.headers["allow"]) == (405, allowed)
     assert f"{asked} is not possible" in refused.json()["detail"]
+
+
+async def test_head_is_answered_as_get_is_without_the_content(http: Door) -> None:
+    """RFC 9110, 9.3.2. Of a stream too, which nobody reads then."""
+    run = (await http.client.post("/v1/runs", json={"agent": "hello", "input": "hi"})).json()["id"]
+    for address in ("/healthz", "/v1/runs", f"/v1/runs/{run}/events", "/v1/runs/r_nobody", "/", "/v1/hello"):
+        whole, head = await http.client.get(address), await http.client.head(address)
+        assert (head.status_code, head.content, whole.content != b"") == (whole.status_code, b"", True)
+        assert head.headers["content-type"] == whole.headers["content-type"]
+    refused = await http.client.head("/session/send")
+    assert (refused.status_code, refused.headers["allow"], refused.content) == (405, "POST", b"")
 
 
 @pytest.mark.parametrize("name", ["idempotency-key", "if-match", "last-event-id", "authorization", "content-type"])

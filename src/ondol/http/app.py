@@ -13,6 +13,7 @@ read ``/v1/runs/{run}/events`` and ``/v1/sessions/{session}/events``.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
@@ -24,7 +25,7 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Match
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ondol import errors
 from ondol.errors import Forbidden, InvalidInput, Malformed, NotFound, OndolError
@@ -62,7 +63,7 @@ class App:
                 app, allow_origins=list(admission.origins), allow_methods=["*"],
                 allow_headers=_SENT, expose_headers=_SHOWN,
             )  # fmt: skip
-        self._app = self.metrics.around(app)
+        self._app = self.metrics.around(_heads(app))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._app(scope, receive, send)
@@ -74,6 +75,30 @@ class App:
     def openapi(self) -> dict[str, Any]:
         """The description of what there is, OpenAPI 3.1."""
         return self.api.openapi()
+
+
+def _heads(app: ASGIApp) -> ASGIApp:
+    """The application, where HEAD is answered as GET is, without the content. RFC 9110, 9.3.2."""
+
+    async def answering(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await app(scope, receive, send)
+            return
+        begun = asyncio.Event()
+
+        async def gone() -> Message:  # who asks for the head of a stream waits for no event
+            await begun.wait()
+            return {"type": "http.disconnect"}
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                await send(message)
+                begun.set()
+
+        await app({**scope, "method": "GET"}, gone, sending)
+        await send({"type": "http.response.body", "body": b""})
+
+    return answering
 
 
 class _Cors(CORSMiddleware):
@@ -178,7 +203,11 @@ def _add_errors(api: FastAPI, looks: Looks) -> None:
 
 def _methods_at(api: FastAPI, scope: Scope) -> list[str]:
     """The methods that an address has."""
-    return [m for m in METHODS if any(r.matches({**scope, "method": m})[0] is Match.FULL for r in api.routes)]
+
+    def takes(method: str) -> bool:
+        return any(r.matches({**scope, "method": method})[0] is Match.FULL for r in api.routes)
+
+    return [m for m in METHODS if takes("GET" if m == "HEAD" else m)]
 
 
 __all__ = ["App", "make_app"]

@@ -79,13 +79,11 @@ def watching_over(service: Service, drain: Drain, metrics: Metrics) -> APIRouter
     """The routes that are not below ``/v1``."""
     router = routing.router("process", prefix="")
 
-    @router.head("/healthz", include_in_schema=False)
     @router.get("/healthz", responses={200: {"model": Health}, **routing.problems()})
     async def healthz() -> Response:
         """The process answers."""
         return JSONResponse({"status": "ok"})
 
-    @router.head("/readyz", include_in_schema=False)
     @router.get("/readyz", responses={200: {"model": Readiness}, **routing.problems()})
     async def readyz() -> Response:
         """It takes work: the store can be written, and the process is not about to stop."""
