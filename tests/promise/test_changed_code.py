@@ -87,7 +87,7 @@ def test_an_unknown_choice_for_missing_tools_is_refused(house: House) -> None:
 def _pay(house: House, **declared: Any) -> Tool[..., Any]:
     """The tool ``pay`` as version 1 knew it."""
 
-    @tool(effect="once", **declared)
+    @tool(**{"effect": "once", **declared})
     async def pay(ctx: Context[House], amount: int) -> str:
         return await ctx.deps.act(ctx, "pay", amount=amount)
 
@@ -104,17 +104,22 @@ def _pay_in(house: House, **declared: Any) -> Tool[..., Any]:
     return pay
 
 
+def _pay_cents(house: House, **declared: Any) -> Tool[..., Any]:
+    """Version 3: what it took before does not fit any more."""
+
+    @tool(**{"effect": "once", **declared})
+    async def pay(ctx: Context[House], cents: int) -> str:
+        return await ctx.deps.act(ctx, "pay", cents=cents)
+
+    return pay
+
+
 PAY = [call("pay", amount=5)]
 
 
 async def test_a_call_that_was_planned_with_another_schema_is_validated_again(house: House) -> None:
     run_id = await house.dies(house.agent(PAY, "sorry", tools=[_pay(house)]), at="answer.after")
-
-    @tool(effect="once")
-    async def pay(ctx: Context[House], cents: int) -> str:
-        return await ctx.deps.act(ctx, "pay", cents=cents)
-
-    async with house.life(house.agent(PAY, "sorry", tools=[pay])) as life:
+    async with house.life(house.agent(PAY, "sorry", tools=[_pay_cents(house)])) as life:
         run = await life.rt.get_run(run_id)
         assert await rest(run) == "completed"
         assert await states(run) == [("pay", "failed", 0)]
@@ -131,17 +136,8 @@ async def test_a_call_that_may_have_happened_is_unknown_where_its_arguments_do_n
 
     declared: Any = {"effect": "idempotent"} if kind == "idempotent" else {"effect": "once", "check": looked}
 
-    @tool(**declared)
-    async def pay(ctx: Context[House], amount: int) -> str:
-        return await ctx.deps.act(ctx, "pay", amount=amount)
-
-    run_id = await house.dies(house.agent(PAY, "paid", tools=[pay]), at="outcome.before")
-
-    @tool(name="pay", **declared)
-    async def pay_in(ctx: Context[House], cents: int) -> str:
-        return await ctx.deps.act(ctx, "pay", cents=cents)
-
-    async with house.life(house.agent(PAY, "paid", tools=[pay_in])) as life:
+    run_id = await house.dies(house.agent(PAY, "paid", tools=[_pay(house, **declared)]), at="outcome.before")
+    async with house.life(house.agent(PAY, "paid", tools=[_pay_cents(house, **declared)])) as life:
         run = await life.rt.get_run(run_id)
         assert await rest(run) == "waiting"
         assert await states(run) == [("pay", "unknown", 1)]

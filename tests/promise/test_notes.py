@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from crash.lives import Life
 from kit import results
 
 from ondol import ModelRequest, Run
@@ -28,6 +31,20 @@ async def turn(life: Any, house: House, operation: str, said: str = HELLO) -> li
     assert await rest(run) == "completed"
     before = {m.message.text for m in await (await life.rt.get_session("s")).messages() if m.run != run.id}
     return [note for note in await told(house, run) if note not in before]
+
+
+@asynccontextmanager
+async def left_in_doubt(
+    house: House, *, said: str = "go", at: str = "letter.after", plan: FaultPlan | None = None
+) -> AsyncIterator[tuple[Life, Run]]:
+    """A run that was cancelled after its process had died as it wrote: nobody knows what came of that."""
+    agent = house.agent([LETTER], "done", said=said)
+    run_id = await house.dies(agent, at=at, said=said)
+    async with house.life(agent, plan=plan) as life:
+        run = await life.rt.get_run(run_id)
+        assert await rest(run) == "waiting"
+        await run.cancel(by="kim")
+        yield life, run
 
 
 async def test_a_failed_run_is_told_once_with_its_request_and_its_writes(house: House) -> None:
@@ -138,12 +155,7 @@ async def test_a_note_survives_a_crash_of_the_turn_that_was_told(house: House) -
 
 
 async def test_an_unknown_is_told_as_unknown_and_its_settlement_makes_a_new_note(house: House) -> None:
-    agent = house.agent([LETTER], "done")
-    run_id = await house.dies(agent, at="letter.after")
-    async with house.life(agent) as life:
-        run = await life.rt.get_run(run_id)
-        assert await rest(run) == "waiting"
-        await run.cancel(by="kim")
+    async with left_in_doubt(house) as (life, run):
         (note,) = await turn(life, house, "one")
         assert "unknown" in note
         assert await turn(life, house, "two") == []
@@ -156,12 +168,7 @@ async def test_an_unknown_is_told_as_unknown_and_its_settlement_makes_a_new_note
 
 
 async def test_a_settlement_that_it_did_not_happen_is_told_as_that(house: House) -> None:
-    agent = house.agent([LETTER], "done")
-    run_id = await house.dies(agent, at="started.after")
-    async with house.life(agent) as life:
-        run = await life.rt.get_run(run_id)
-        assert await rest(run) == "waiting"
-        await run.cancel(by="kim")
+    async with left_in_doubt(house, at="started.after") as (life, run):
         await turn(life, house, "one")
         await (await the_ask(run, "unknown_effect")).not_happened(by="lee")
         (settled,) = await turn(life, house, "two")
@@ -170,12 +177,7 @@ async def test_a_settlement_that_it_did_not_happen_is_told_as_that(house: House)
 
 
 async def test_what_is_settled_before_anybody_was_told_is_told_with_its_request(house: House) -> None:
-    agent = house.agent([LETTER], "done", said=SAID)
-    run_id = await house.dies(agent, at="letter.after", said=SAID)
-    async with house.life(agent) as life:
-        run = await life.rt.get_run(run_id)
-        assert await rest(run) == "waiting"
-        await run.cancel(by="kim")
+    async with left_in_doubt(house, said=SAID) as (life, run):
         await (await the_ask(run, "unknown_effect")).happened(by="lee")
         (note,) = await turn(life, house, "one")
         assert "succeeded" in note
@@ -184,14 +186,10 @@ async def test_what_is_settled_before_anybody_was_told_is_told_with_its_request(
 
 
 async def test_what_is_settled_while_a_turn_is_under_way_is_told_to_the_one_after(house: House) -> None:
-    agent, in_look = house.agent([LETTER], "done"), barrier()
+    in_look = barrier()
     house.answers("look", [LOOK], "seen")
-    run_id = await house.dies(agent, at="letter.after")
-    async with house.life(agent, plan=FaultPlan().at("look.before", fault=in_look)) as life:
-        run = await life.rt.get_run(run_id)
-        assert await rest(run) == "waiting"
-        await run.cancel(by="kim")
-        under_way = await life.rt.start(agent, "look", session="s", operation_id="one")
+    async with left_in_doubt(house, plan=FaultPlan().at("look.before", fault=in_look)) as (life, run):
+        under_way = await life.rt.start("a", "look", session="s", operation_id="one")
         await in_look.reached.wait()
         await (await the_ask(run, "unknown_effect")).happened(by="lee")
         in_look.go_on.set()
@@ -277,12 +275,7 @@ async def test_each_call_is_told_under_the_request_of_its_own_run(house: House) 
 
 
 async def test_news_of_a_run_that_was_told_of_before_name_its_request_again(house: House) -> None:
-    agent = house.agent([LETTER], "done", said=SAID)
-    run_id = await house.dies(agent, at="letter.after", said=SAID)
-    async with house.life(agent) as life:
-        run = await life.rt.get_run(run_id)
-        assert await rest(run) == "waiting"
-        await run.cancel(by="kim")
+    async with left_in_doubt(house, said=SAID) as (life, run):
         await turn(life, house, "one")
         await (await the_ask(run, "unknown_effect")).happened("letter 7 is on its way", by="lee")
         (news,) = await turn(life, house, "two")
