@@ -200,6 +200,7 @@ async def test_a_read_in_flight_is_given_up_when_the_time_is_over(house: House, 
         house.clock.advance(seconds=11)
         await ends(run, f"limit_{knob}")
         assert await states(run) == [("look", "failed", 0)]
+        assert (await run.effects())[0].reason == "given up: the time that the run may take is over"
     await goes_on(house, [LOOK], "done", **{knob: timedelta(minutes=5)})
 
 
