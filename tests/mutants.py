@@ -2355,6 +2355,27 @@ MUTANTS = (
         ("tests/promise/test_poison.py",),
     ),
     Mutant(
+        "outbox: what could not be told is told again when its time has come",
+        "deliveries.py",
+        "                if due is not None:\n",
+        "                if False:\n",
+        ("tests/promise/test_outbox.py::test_a_message_that_cannot_be_told_is_tried_again_and_is_dead_at_last",),
+    ),
+    Mutant(
+        "outbox: what could not be told is not told again before its time",
+        "deliveries.py",
+        "if self._now() < message.due <= until:",
+        "if False:",
+        ("tests/promise/test_outbox.py::test_a_message_that_cannot_be_told_is_tried_again_and_is_dead_at_last",),
+    ),
+    Mutant(
+        "outbox: what is due in an hour is seen once in a look",
+        "deliveries.py",
+        'last = until + 1, ""',
+        'last = until, ""',
+        ("tests/promise/test_outbox.py::test_a_message_that_cannot_be_told_is_tried_again_and_is_dead_at_last",),
+    ),
+    Mutant(
         "jumps: what was to expire is looked at anew when a jump is noticed",
         "runtime.py",
         "            self._working.look_soon()  # what was to expire",

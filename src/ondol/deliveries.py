@@ -232,7 +232,7 @@ class Deliveries:
                 until = self._now() + transactions.LONGEST_PAUSE
                 if self._now() < message.due <= until:
                     next_due.append(message.due)
-                    last = until, ""  # none waits longer than that: the clock was set back since
+                    last = until + 1, ""  # none waits longer than that: the clock was set back since
                     break
                 last = message.due, message.id
                 yield message

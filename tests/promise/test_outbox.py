@@ -134,8 +134,9 @@ async def test_a_message_that_cannot_be_told_is_tried_again_and_is_dead_at_last(
                 pass
             (message,) = await rt.outbox()
             assert (message.state, message.error) == ("pending", "ConnectionError: nobody is there")
+            await clock.wait_for_timers()  # nobody else looks for what is due by then
+            assert len(listener.heard) == attempt
             clock.advance(message.due - clock.now())
-            rt._deliveries.look()
         (dead,) = await settled(rt, "dead")
         assert dead.attempts == 8
         await rt.deliver_again(dead.id, by="lee")
