@@ -11,8 +11,10 @@ from promise.house import House
 
 
 @pytest.fixture
-def house(db: str) -> Iterator[House]:
+def house(db: str, caplog: pytest.LogCaptureFixture) -> Iterator[House]:
     made = House(db)
     yield made
     if made.checked and behind.exists(made.db):
         made.check()
+    said = [record.getMessage() for record in caplog.get_records("call")]
+    assert not [one for one in said if "an error of the runtime itself" in one], "and the next holder went on behind it"

@@ -210,6 +210,8 @@ async def test_what_is_no_answer_ends_the_run_with_what_is_wrong_and_the_session
 
 @pytest.mark.parametrize("raised", [SystemExit(3), RuntimeError("gone")], ids=["exits", "raises"])
 async def test_an_answer_counts_however_its_stream_ends(tmp_path: Path, raised: BaseException) -> None:
+    closed: list[Any] = []
+
     class Stream:
         given = False
 
@@ -223,6 +225,7 @@ async def test_an_answer_counts_however_its_stream_ends(tmp_path: Path, raised: 
             return Answer(parts=(Text("good"),))
 
         async def aclose(self) -> None:
+            closed.append(self)
             raise raised
 
     class Odd:
@@ -235,6 +238,7 @@ async def test_an_answer_counts_however_its_stream_ends(tmp_path: Path, raised: 
     async with Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[agent]) as rt:
         assert (await rt.run(agent, "go", session="s")).text == "good"
         assert (await rt.run(agent, "go", session="s")).text == "good"
+    assert len(closed) == 2
 
 
 @pytest.mark.parametrize("parts", [(), (Reasoning("hm, hm"),), (Text(" \n"),)])

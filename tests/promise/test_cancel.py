@@ -184,15 +184,35 @@ async def in_flight(house: House, function: Callable[..., Any], effect: Any = "o
         return found.state, asks[0] if asks else None
 
 
-async def test_b08_c_a_read_in_flight_has_failed_as_cancelled(house: House) -> None:
+@pytest.mark.parametrize("raises", [False, True])
+async def test_b08_c_a_read_in_flight_has_failed_as_cancelled(house: House, raises: bool) -> None:
     async def act(ctx: Context[House]) -> str:
         house.in_tool.set()
-        await asyncio.get_running_loop().create_future()
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            if raises:
+                raise ConnectionError("closed") from None
+            raise
         return "never"
 
     assert await in_flight(house, act, effect="read") == ("failed", None)
     (effect,) = house.written().effects
     assert effect.reason == "cancelled"
+
+
+@pytest.mark.parametrize("name", ["refund", "mail"])
+async def test_b08_c_nobody_waits_for_the_deadline_of_a_lost_attempt_any_more(house: House, name: str) -> None:
+    agent = house.agent([{"refund": REFUND, "mail": call("mail", to="kim")}[name]], "done")
+    async with house.life(agent, dies_at=f"{name}.after") as life:
+        await life.ends(life.rt.run(agent, "go", session="s", operation_id="op"))
+    async with house.life(agent) as life:
+        run = await life.rt.find_run("op")
+        await house.clock.wait_for_timers()
+        await run.cancel(by="kim")
+        assert await rest(run) == "cancelled"
+        assert await states(run) == [(name, "unknown", 1)]
+    assert house.count(name) == 1
 
 
 @pytest.mark.parametrize("effect", ["idempotent", "once"])

@@ -457,6 +457,29 @@ async def test_check_that_denies_allows_three_attempts_and_then_a_person_is_aske
         assert await rest(run) == "failed"
 
 
+async def test_a_check_that_does_not_answer_in_time_cannot_tell(house: House) -> None:
+    async def looks(ctx: Context[House]) -> Happened:
+        house.in_tool.set()
+        await asyncio.get_running_loop().create_future()
+        return Happened("found")
+
+    @tool(effect="once", check=looks, timeout=timedelta(seconds=5))
+    async def act(ctx: Context[House]) -> str:
+        raise ConnectionError("no answer")
+
+    agent = house.agent([call("act")], "done", tools=[act])
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        await house.in_tool.wait()
+        await house.clock.wait_for_timers()
+        house.clock.advance(seconds=5)
+        assert await rest(run) == "waiting"
+        (effect,) = await run.effects()
+        assert (effect.state, effect.reason) == ("unknown", "check did not answer in time")
+        await (await the_ask(run, "unknown_effect")).happened(by="lee")
+        assert await rest(run) == "completed"
+
+
 @pytest.mark.parametrize("effect", ["read", "idempotent", "once"])
 async def test_an_attempt_whose_time_is_over_means_what_an_exception_means(house: House, effect: Any) -> None:
     @tool(effect=effect, timeout=timedelta(seconds=5))
