@@ -2411,6 +2411,13 @@ MUTANTS = (
         ("tests/promise/test_limits.py::test_a_read_in_flight_is_given_up_when_the_time_is_over",),
     ),
     Mutant(
+        "queue: a task that a tool has begun may wait for what is behind its run",
+        "attempts.py",
+        "call[1] is not None and call[1]() is asyncio.current_task()",
+        "call[1] is not None",
+        ("tests/promise/test_queue.py::test_a_tool_that_waits_for_a_run_behind_its_own_is_told_at_once",),
+    ),
+    Mutant(
         "jumps: what was to expire is looked at anew when a jump is noticed",
         "runtime.py",
         "            self._working.look_soon()  # what was to expire",

@@ -77,11 +77,8 @@ def _latest(lines: Sequence[str], room: int, rest: str) -> list[str]:
 
 
 def _at_most(line: str, room: int) -> str:
-    """Of a line of more than so many bytes its beginning and its end: who, what, and what came of it."""
-    weight = weight_of_text(line)
-    if weight <= room:
-        return line
-    return values.excerpt(line, max(room * len(line) // weight, 100)).replace("\n", " ")
+    """As one line; of one of more than so many bytes its beginning and its end: who, what, and what came of it."""
+    return values.excerpt(line, max(room * len(line) // weight_of_text(line), 100)).replace("\n", " ")
 
 
 def _decided(ask: AskRow) -> str:

@@ -276,6 +276,8 @@ async def test_a_tool_that_waits_for_a_run_behind_its_own_is_told_at_once(house:
         house.happened(ctx.idempotency_key, "hand_on")
         if session == "later":  # the tool does not wait for it
             later.append(asyncio.create_task(life.rt.run("a", HELLO, session="s")))
+            while not (later[0].done() or life.engine._waits):  # noqa: ASYNC110 - it waits while the tool does its work
+                await asyncio.sleep(0)
             return "begun"
         if session == "own":
             await (await life.rt.get_run(ctx.run_id)).result()
