@@ -2418,6 +2418,44 @@ MUTANTS = (
         ("tests/promise/test_queue.py::test_a_tool_that_waits_for_a_run_behind_its_own_is_told_at_once",),
     ),
     Mutant(
+        "context: what people decided is carried from the first request on that leaves something out",
+        "preparing.py",
+        "        if self._leaves_out(relief.view):",
+        "        if False:",
+        (
+            "tests/promise/test_context.py"
+            "::test_what_is_pinned_approved_or_refused_is_carried_word_for_word_by_the_runtime",
+        ),
+    ),
+    Mutant(
+        "context: what may not go stays",
+        "view.py",
+        "        if level not in levels:",
+        "        if False:",
+        ("tests/rules/test_view.py::test_what_may_not_go_stays_however_large_the_request_is",),
+    ),
+    Mutant(
+        "context: what the model has not answered yet is shown as it is",
+        "view.py",
+        "case ToolResponse() if payloads:",
+        "case ToolResponse():",
+        ("tests/rules/test_view.py::test_base64_in_a_result_that_was_not_answered_yet_stays",),
+    ),
+    Mutant(
+        "context: a name of a tool that a model made up is one that providers take",
+        "context.py",
+        "            if not ids.is_tool_name(part.name):\n                return False",
+        "            if False:\n                return False",
+        ("tests/rules/test_sendable.py::test_a_name_of_a_tool_that_a_model_made_up_is_one_that_providers_take",),
+    ),
+    Mutant(
+        "context: a compaction that changes nothing is none",
+        "preparing.py",
+        "        if relief.view == frame.view:",
+        "        if False:",
+        ("tests/promise/test_context.py::test_a_request_that_cannot_be_made_small_enough_is_not_sent",),
+    ),
+    Mutant(
         "jumps: what was to expire is looked at anew when a jump is noticed",
         "runtime.py",
         "            self._working.look_soon()  # what was to expire",

@@ -131,7 +131,7 @@ async def dispatch(
         call.future.add_done_callback(lambda future: None if future.cancelled() else late(future.result()))
         return TimedOut() if ending == "timeout" else Stopped()
     finally:
-        if not call.future.done() and not call.in_thread:
+        if not call.in_thread:
             call.leave()
 
 

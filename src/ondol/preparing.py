@@ -281,9 +281,7 @@ class Preparation:
         return limit is not None and self._size(frame, extra) > limit
 
     def _over(self, state: journal.State, size: int) -> Any:
-        policy, limit = self.drive.served.agent.context, self._limit(state)
-        if limit is None or size <= limit:
-            return ""
+        policy = self.drive.served.agent.context
         if state.fits is not None and 4 * size > 5 * state.fits * sizes.PER_TOKEN:  # it left room for the answer
             return "window"
         if policy is None or size <= self._calibrated(state).estimated(self._budget(state)) * sizes.PER_TOKEN:

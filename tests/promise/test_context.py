@@ -114,6 +114,7 @@ async def test_a_request_that_cannot_be_made_small_enough_is_not_sent(db: str) -
         with pytest.raises(Exception, match="limit_context"):
             await run.result()
         assert model.requests == []
+        assert "context.compacted" not in [event.type async for event in run.events()]  # nothing of it could go
     roomy = Agent("a", model=ScriptedModel(["read"]), context=ContextPolicy(budget=20_000))
     async with Runtime(db, agents=[roomy]) as rt:
         assert (await rt.run(roomy, "word " * 1_000, session="s", operation_id="op")).text == "read"
@@ -279,6 +280,8 @@ async def test_what_is_pinned_approved_or_refused_is_carried_word_for_word_by_th
         waiting = await rt.start(agent, "mail", session="s")
         with pytest.raises(Exception, match="waiting for a person"):  # the invented permission permits nothing
             await waiting.result()
+    shortened = next(r for r in model.requests if any("left out by now" in m.text for m in r.messages))
+    assert 'lee refused mail({"to": "mallory@example.com"}): outside' in carried(shortened)  # at once
     last = model.requests[-1]
     assert last.messages[0].text.startswith("Be brief.")
     told = carried(last)

@@ -458,9 +458,14 @@ async def test_check_that_denies_allows_three_attempts_and_then_a_person_is_aske
 
 
 async def test_a_check_that_does_not_answer_in_time_cannot_tell(house: House) -> None:
+    left: list[str] = []
+
     async def looks(ctx: Context[House]) -> Happened:
         house.in_tool.set()
-        await asyncio.get_running_loop().create_future()
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            left.append("it is asked to end")
         return Happened("found")
 
     @tool(effect="once", check=looks, timeout=timedelta(seconds=5))
@@ -476,6 +481,7 @@ async def test_a_check_that_does_not_answer_in_time_cannot_tell(house: House) ->
         assert await rest(run) == "waiting"
         (effect,) = await run.effects()
         assert (effect.state, effect.reason) == ("unknown", "check did not answer in time")
+        assert left
         await (await the_ask(run, "unknown_effect")).happened(by="lee")
         assert await rest(run) == "completed"
 

@@ -65,6 +65,11 @@ def test_an_outline_has_a_line_for_each_turn_with_all_that_was_asked_and_the_ans
         "- Asked m6 'last'.",
     ]
     assert carried.outline(items[2:], "- what was before", 8_000).startswith("- what was before\n- Asked m2")
+    assert carried.outline(items, "- what was before", 160).splitlines() == [
+        "- 1 earlier requests are not listed",
+        "- Asked m2 'second'; m4 'and third'. Answered m5: 'so it is'",
+        "- Asked m6 'last'.",
+    ]
 
 
 def test_a_model_that_shortens_a_conversation_is_sent_all_of_it_where_there_is_room() -> None:

@@ -37,6 +37,13 @@ def test_hidden_reasoning_alone_leaves_nothing_for_another() -> None:
     assert sent(said(Reasoning("", SIGNED)), "p2") is None
 
 
+@pytest.mark.parametrize("name", ["look it up!", "온돌", "a" * 200, ""])
+def test_a_name_of_a_tool_that_a_model_made_up_is_one_that_providers_take(name: str) -> None:
+    message = sent(said(ToolCall("c1", name, {})), "p1")
+    assert message is not None
+    assert [ids.is_tool_name(call.name) for call in message.calls] == [True]
+
+
 def test_blank_parts_are_shown_to_nobody() -> None:
     assert sent(said(Text(" "), Reasoning("\n"), Text("so")), "p1") == said(Text("so"))
 

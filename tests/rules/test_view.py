@@ -93,6 +93,15 @@ def test_relief_comes_in_the_order_that_loses_least() -> None:
         assert getattr(first, before) == furthest, f"{level} before all {before}"
 
 
+def test_what_may_not_go_stays_however_large_the_request_is() -> None:
+    items, own = asked_last(a_conversation(3, 9))
+    furthest = view.relieve(Forms(items, READS), View(), own, 0, Room(1, 1)).view
+    assert all([furthest.results, furthest.reasoning, furthest.detail, furthest.since])
+    for levels in ((), ("results",), view.LOSSLESS, (*view.LOSSLESS, "detail"), (*view.LOSSLESS, "since")):
+        left = view.relieve(Forms(items, READS), View(), own, 0, Room(1, 1), levels).view
+        assert {name for name, place in left._asdict().items() if place} == set(levels)
+
+
 def test_of_a_result_that_can_be_had_again_a_reference_is_left_and_of_a_write_its_words() -> None:
     long = "as it stands there " * 100
     said = [
@@ -129,6 +138,11 @@ def test_base64_in_an_old_result_is_not_sent_again() -> None:
     assert not view.is_heavy(tool_result("1", "look", {"note": "words " * 1_000}))
 
 
+def test_base64_in_a_result_that_was_not_answered_yet_stays() -> None:
+    message = tool_result("1", "look", {"image": "QUJD" * 1_000})
+    assert Forms([Item(7, message, 0)], ()).messages(View(reasoning=8, payloads=7)) == [message]
+
+
 def test_bytes_of_an_old_result_are_named_and_what_only_looks_like_them_stays() -> None:
     mark = {"$ondol_attached": "ab" * 32, "media_type": "image/png", "size": 3_008, "form": "bytes"}
     other = {"$ondol_attached": "x"}  # of a tool that reads what somebody else wrote
@@ -160,6 +174,7 @@ def test_finished_calls_are_named_by_their_writes_in_a_bounded_room_and_reads_by
     assert "payee 99" in told
     assert "payee 59" not in told
     few = view.named_calls(items[1:7], READS)
+    assert few.count(": paid paid") == 2
     assert "earlier writes" not in few
     assert "- 2 reads" in few
 
