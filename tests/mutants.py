@@ -2456,6 +2456,23 @@ MUTANTS = (
         ("tests/promise/test_context.py::test_a_request_that_cannot_be_made_small_enough_is_not_sent",),
     ),
     Mutant(
+        "context: a summary is asked for once, also where its context is refused for a signal",
+        "preparing.py",
+        "        if made is not None:\n            self._made",
+        "        if False:\n            self._made",
+        (
+            "tests/promise/test_context.py"
+            "::test_a_message_that_comes_while_a_summary_is_made_does_not_have_it_made_again",
+        ),
+    ),
+    Mutant(
+        "read_more: a text that was attached is shown again as a text",
+        "calls.py",
+        "            elif media.is_text(part.media_type):",
+        "            elif False:",
+        ("tests/promise/test_context.py::test_a_text_that_was_attached_to_an_earlier_turn_can_be_read_again",),
+    ),
+    Mutant(
         "jumps: what was to expire is looked at anew when a jump is noticed",
         "runtime.py",
         "            self._working.look_soon()  # what was to expire",

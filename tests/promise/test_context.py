@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from ondol import (
     ContextPolicy,
     InvalidInput,
     Memory,
+    ModelOutput,
     ModelRequest,
     NotFound,
     RevisionConflict,
@@ -70,6 +72,21 @@ def carried(request: ModelRequest) -> str:
     """What the runtime carries in the request."""
     second = request.messages[1]
     return second.text if second.origin == "runtime" else ""
+
+
+class Summarising(ScriptedModel):
+    """Its first summary has to wait."""
+
+    def __init__(self, script: Any) -> None:
+        super().__init__(script)
+        self.began, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelOutput]:
+        if request.purpose == "summary":
+            self.began.set()
+            await self.go_on.wait()
+        async for output in super().stream(request):
+            yield output
 
 
 async def talk(rt: Runtime, agent: Agent, turns: int = TURNS, first: int = 0) -> list[Any]:
@@ -138,6 +155,44 @@ async def test_what_is_left_out_can_be_read_again(db: str) -> None:
         await talk(rt, agent)
         await rt.run(agent, "again", session="s")
     assert f"page 1: {PAGE}".strip() in read[0]
+
+
+async def test_a_text_that_was_attached_to_an_earlier_turn_can_be_read_again(db: str, tmp_path: Path) -> None:
+    notes, read = tmp_path / "notes.txt", list[str]()
+    notes.write_text("\ufeff" + "as it is written " * 500 + "to its end")
+
+    def reads_on(request: ModelRequest) -> Reply:
+        if asked_in(request) != "again":
+            return "I see"
+        if request.step == 0:
+            named = next(m.text for m in request.messages if m.origin == "runtime" and "notes.txt" in m.text)
+            return call("read_more", reference=named.split('reference="')[1].split('"')[0])
+        read.append(str(request.messages[-1].parts))
+        return "I see"
+
+    agent = Agent("a", model=ScriptedModel(reads_on))
+    async with Runtime(db, agents=[agent]) as rt:
+        await rt.run(agent, "keep this", session="s", attachments=[notes])
+        await rt.run(agent, "again", session="s")
+    assert "as it is written as it is written" in read[0]
+    assert "ufeff" not in read[0]  # it says how the file is written, and is no part of it
+
+
+@pytest.mark.one_driver
+async def test_a_message_that_comes_while_a_summary_is_made_does_not_have_it_made_again(db: str) -> None:
+    model = Summarising(diligent)
+    policy = ContextPolicy(budget=900, keep=1, summary="model")
+    agent = Agent("a", model=model, tools=[page, note], context=policy)
+    async with Runtime(db, agents=[agent]) as rt:
+        host = asyncio.create_task(talk(rt, agent))
+        await model.began.wait()
+        async with Runtime(db, agents=[agent]) as other:  # nobody has looked when the context is written down
+            steer = await other.start(agent, "question 9", session="s", if_busy="steer")
+            model.go_on.set()
+            await steer.result()
+            assert (await steer.refresh()).status == "joined"
+        assert [r.run for r in model.requests if r.purpose == "summary"].count(steer.host or "") == 1
+        await host
 
 
 async def test_of_a_long_result_that_is_left_out_all_can_be_read_again(db: str) -> None:
