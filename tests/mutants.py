@@ -2473,6 +2473,13 @@ MUTANTS = (
         ("tests/promise/test_context.py::test_a_text_that_was_attached_to_an_earlier_turn_can_be_read_again",),
     ),
     Mutant(
+        "model: an answer that ends before it is complete is asked for again",
+        "hearing.py",
+        "    if answer is None:",
+        "    if False:",
+        ("tests/promise/test_answers.py::test_an_answer_that_ends_before_it_is_complete_is_asked_for_again",),
+    ),
+    Mutant(
         "jumps: what was to expire is looked at anew when a jump is noticed",
         "runtime.py",
         "            self._working.look_soon()  # what was to expire",

@@ -280,6 +280,27 @@ async def test_each_attempt_of_a_model_call_is_in_the_journal_and_waits_its_time
     assert [r.attempt for r in model.requests] == [1, 2, 3]
 
 
+async def test_an_answer_that_ends_before_it_is_complete_is_asked_for_again(tmp_path: Path) -> None:
+    class Breaks:
+        name = "breaks"
+        asked = 0
+
+        async def stream(self, request: ModelRequest) -> AsyncIterator[Any]:
+            self.asked += 1
+            yield Delta("on the w")
+            if self.asked > 1:
+                yield Answer(parts=(Text("on the way"),))
+
+    clock, agent = ManualClock(), Agent("a", model=Breaks())
+    async with Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[agent], clock=clock) as rt:
+        run = await rt.start(agent, "go")
+        await clock.wait_for_timers()
+        clock.advance(minutes=1)
+        assert (await run.result()).text == "on the way"
+        failed = [e.data["error"] async for e in run.events() if e.type == "step.failed"]
+    assert failed == ["connection"]
+
+
 async def test_a_request_that_the_provider_refuses_is_sent_once(tmp_path: Path) -> None:
     model = ScriptedModel([error("rejected", "bad request")])
     agent = Agent("a", model=model)
