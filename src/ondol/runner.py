@@ -214,13 +214,13 @@ class Drive:
 
     async def sleep(self, until: int) -> bool:
         """True when the instant has come, False when something asked not to wait for it."""
-        seconds = (until - self.now()) / 1e6  # before anything is awaited: the clock may be set meanwhile
+        most = until - self.now()  # known before anything is awaited: the clock may be set back meanwhile
         self._asleep += 1
         try:
             if self.claim.deaths >= lifecycle.SUSPECT_DEATHS and self._asleep >= len(self.busy):
                 await self._rest(True)
             self.rest_if_asleep()
-            has_come = await sleep_or_cancel(self.clock, seconds, self.pause)
+            has_come = await sleep_or_cancel(self.clock, min(most, until - self.now()) / 1e6, self.pause)
         finally:
             self._asleep -= 1
             self.lends(False)
