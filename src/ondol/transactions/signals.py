@@ -135,12 +135,7 @@ def _replacement(effect: EffectRow) -> Tx[dict[str, Any] | None]:
 
 
 def _meaning(
-    ask: AskRow,
-    effect: EffectRow,
-    decision: Decision,
-    made_with: dict[str, Any] | None,
-    ended: bool,
-    at: int,
+    ask: AskRow, effect: EffectRow, decision: Decision, made_with: dict[str, Any] | None, ended: bool, at: int
 ) -> tuple[list[events.Entry], list[Statement]]:
     call = effect.ordinal
     key = {"tenant": effect.tenant, "run": effect.run, "ordinal": call}
