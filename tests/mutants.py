@@ -3057,6 +3057,27 @@ MUTANTS = (
         ("tests/stores/test_postgres_admin.py",),
     ),
     Mutant(
+        "postgresql: a part is run only inside of the transaction",
+        "stores/postgres_wire.py",
+        '_STILL_INSIDE = b"LOCK TABLE writers IN ACCESS SHARE MODE"',
+        '_STILL_INSIDE = b"SELECT 1"',
+        ("tests/stores/test_postgres_parts.py::test_nothing_of_a_transaction_that_never_began_becomes_durable",),
+    ),
+    Mutant(
+        "postgresql: between two parts a transaction is idle for the server",
+        "stores/postgres_wire.py",
+        "            self._pg.pipeline_sync()\n            self._sent.append((None, None))\n",
+        "            self._pg.flush()\n",
+        ("tests/stores/test_postgres_parts.py::test_a_process_that_stops_between_two_parts_keeps_no_lock",),
+    ),
+    Mutant(
+        "postgresql: the first refusal is the one told",
+        "stores/postgres_wire.py",
+        "if refused is None:\n                        refused =",
+        "if True:\n                        refused =",
+        ("tests/stores/test_postgres_parts.py",),
+    ),
+    Mutant(
         "postgresql: a prepared statement is named by what it says",
         "stores/postgres_wire.py",
         "_name_of(sql, types)\n",

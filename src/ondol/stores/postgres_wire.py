@@ -24,6 +24,7 @@ from ondol.transactions import Row, Statement
 Prepared: TypeAlias = tuple[bytes, tuple[int, ...]]  # the text of a statement, and the types of its parameters
 
 PATIENCE = 60.0  # seconds without a word of the server after which the connection is taken for lost
+_STILL_INSIDE = b"LOCK TABLE writers IN ACCESS SHARE MODE"  # any table will do, and any lock
 _LONGEST_NAME = 64  # bytes of a name in PostgreSQL, with the one that ends it
 
 
@@ -40,13 +41,16 @@ class Refused(Exception):
 
 
 class Wire:
-    """One connection, used by one thread: ``send`` several times, then ``receive`` once for the rows of all."""
+    """One connection, used by one thread: ``send`` several times, then ``receive`` once for the rows of all.
+
+    What is sent lies here until ``begin`` or ``receive``.
+    """
 
     def __init__(self, connection: psycopg.Connection[Any], patience: float = PATIENCE) -> None:
         self._connection, self._pg, self._patience = connection, connection.pgconn, patience
         self._prepared: dict[Prepared, bytes] = {}
         self._decoders: dict[str, list[Callable[[bytes], Any]]] = {}
-        self._sent: list[tuple[str, Prepared | None]] = []  # name; what it prepares
+        self._sent: list[tuple[str | None, Prepared | None]] = []  # whose rows are asked for; what it prepares
         self.changed: list[bool] = []  # whether each statement of the last round trip changed rows
         self._pg.nonblocking = 1
         self._pg.enter_pipeline_mode()
@@ -69,6 +73,22 @@ class Wire:
             raise ConnectionLost(str(error)) from error
         return len(ready)
 
+    def begin(self) -> None:
+        """Let the server begin with what was sent of a transaction, while more of it is made ready here.
+
+        That part ends in a Sync: a server that waits in the middle of a part waits for ever, and keeps its locks, where
+        this process is stopped. Between two of them the transaction is idle, and the server ends it. The next part
+        begins with a LOCK, which is refused outside of a transaction, or in one that has failed: nothing behind it in
+        that part is run then, whatever became of BEGIN.
+        """
+        try:
+            self._pg.pipeline_sync()
+            self._sent.append((None, None))
+            self._pg.send_query_prepared(self._known(None, _STILL_INSIDE, ()), None)
+            self._sent.append((None, None))
+        except psycopg.Error as error:
+            raise ConnectionLost(str(error)) from error
+
     def control(self, sql: str) -> None:
         """Put BEGIN, COMMIT or ROLLBACK on its way."""
         try:
@@ -77,7 +97,7 @@ class Wire:
             raise ConnectionLost(str(error)) from error
         self._sent.append(("", None))
 
-    def _known(self, name: str, sql: bytes, types: tuple[int, ...]) -> bytes:
+    def _known(self, name: str | None, sql: bytes, types: tuple[int, ...]) -> bytes:
         """What the server calls the statement, which goes there first if this connection has not used it yet."""
         known = self._prepared.get((sql, types))
         if known is None:
@@ -102,14 +122,12 @@ class Wire:
             self._flush()
             for name, prepares in sent:
                 result = self._result()
-                if result.status == ExecStatus.PIPELINE_ABORTED or refused is not None:
+                if result.status in (ExecStatus.PIPELINE_ABORTED, ExecStatus.FATAL_ERROR):
                     if prepares is not None:
                         del self._prepared[prepares]
-                elif result.status == ExecStatus.FATAL_ERROR:
-                    if prepares is not None:
-                        del self._prepared[prepares]
-                    refused = _refused(result, len(rows))
-                elif prepares is None:
+                    if refused is None:
+                        refused = _refused(result, len(rows))
+                elif prepares is None and name is not None:
                     rows.append(self._rows(name, result) if name else [(result.command_status or b"",)])
                     changed.append(_changed(result))
             while self._result().status != ExecStatus.PIPELINE_SYNC:

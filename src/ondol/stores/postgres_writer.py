@@ -70,6 +70,7 @@ class _Member:
         before = 0
         if self.foresees and isinstance(self.batch, Foreseen):
             before = wire.send([*self.locks(), *postgres_statements.checked(self.batch)])
+            wire.begin()
             self.changed = True
             self.step([[row] for row in self.batch.rows])
         try:
@@ -191,6 +192,7 @@ class Writer:
         self._n += 1
         wire.control(_BEGIN)
         wire.send([("writer.mark", {"writer": self._id, "n": self._n})])
+        wire.begin()
         self._behind = 2
         members = [_Member(job, foresees=job not in surprised) for job in jobs]
         *before, last = _in_turn(members)
