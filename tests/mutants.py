@@ -3057,6 +3057,27 @@ MUTANTS = (
         ("tests/stores/test_postgres_admin.py",),
     ),
     Mutant(
+        "steps: a field that pydantic leaves out is no argument",
+        "schemas.py",
+        "        if field.exclude and ",
+        "        if False and ",
+        ("tests/promise/test_steps.py::test_a_field_that_pydantic_leaves_out_is_no_argument_that_is_recorded",),
+    ),
+    Mutant(
+        "steps: nor is one beside bytes that are no text",
+        "tools.py",
+        "        schemas.is_written_as_it_is(arguments)\n",
+        "",
+        ("tests/promise/test_steps.py::test_a_field_that_pydantic_leaves_out_is_no_argument_that_is_recorded",),
+    ),
+    Mutant(
+        "search: no path is not the folder where one stands",
+        "runtime.py",
+        ' or path == ""]',
+        "]",
+        ("tests/promise/test_wrong_calls.py",),
+    ),
+    Mutant(
         "postgresql: a part is run only inside of the transaction",
         "stores/postgres_wire.py",
         '_STILL_INSIDE = b"LOCK TABLE writers IN ACCESS SHARE MODE"',

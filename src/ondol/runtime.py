@@ -746,6 +746,8 @@ class Runtime:
     async def waits_for_driver(self, run: Run) -> str | None:
         """Why a queued run is not driven, and what to do about it; None if some process has its agent."""
         self._check_open()
+        if not isinstance(run, Run):
+            raise InvalidInput(f"waits_for_driver takes a Run, as runs() and get_run(id) give it, got {run!r}")
         drivers = await self._store.drivers()
         agents = {agent for of_driver in drivers.values() for agent in of_driver}
         return no_driver_reason(run._row, agents | self._served.keys() if self.drives else agents)
@@ -777,6 +779,11 @@ class Runtime:
             AlreadyDecided: somebody decided otherwise. AskClosed: its run has ended. InvalidInput: no such answer.
             PolicyDenied: the policy denies what would be approved; the ask stays open.
         """
+        if not isinstance(ask, Ask) or not isinstance(decision, Decision):
+            raise InvalidInput(
+                "decide takes an Ask, as asks() and get_ask(id) give it, and a Decision: "
+                f"ask.approve() and its like make one, got {ask!r} and {decision!r}"
+            )
         by = acting(by)
         decision = replace(
             decision, reason=checked_text("reason", decision.reason),
@@ -945,7 +952,7 @@ class Runtime:
         checked_id("tenant", tenant)
         space = checked_id("the name of a collection", collection)
         given = [paths] if isinstance(paths, str | Path) or not isinstance(paths, Iterable) else list(paths)
-        if wrong := [path for path in given if not isinstance(path, str | Path)]:
+        if wrong := [path for path in given if not isinstance(path, str | Path) or path == ""]:  # (that is no folder)
             raise InvalidInput(f"what is indexed is named by paths, got {wrong[0]!r}")
         if not isinstance(remove, Sequence) or isinstance(remove, str) or not all(isinstance(r, str) for r in remove):
             raise InvalidInput(f"remove must be a list of the names of documents and folders, got {remove!r}")

@@ -12,7 +12,7 @@ import json
 import math
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, TypeAlias
@@ -197,26 +197,48 @@ _FORMATS: Mapping[str, tuple[Any, str]] = {
 
 def in_json(value: Any) -> Any:
     """A Python value in JSON's own types, as pydantic writes it, but for sets: those are in one order, as ``values``
-    writes them, and not in that of the process. Raises InvalidInput for what has no JSON form.
+    writes them, and not in that of the process. Raises InvalidInput for what has no JSON form, or one of another value.
     """
     from pydantic_core import to_jsonable_python
 
     try:
-        return _with_sets_in_order(value, to_jsonable_python(value))
-    except InvalidInput:
-        raise
+        written = _with_sets_in_order(value, to_jsonable_python(value))
     except ValueError as error:
         raise InvalidInput(f"there is no JSON form of it: {values.valid(str(error))}") from error
     except BaseException as error:  # a serializer is the user's code, and may raise anything
         raise InvalidInput(f"there is no JSON form of it: {values.error_text(error)}") from error
+    is_written_as_it_is(value)
+    return written
 
 
-def _with_sets_in_order(value: Any, written: Any) -> Any:
-    """What was ``written`` of the value, each in its place. Raises InvalidInput for a secret: that is not written."""
+def is_written_as_it_is(value: Any) -> None:
+    """Raises InvalidInput where pydantic writes another value than this one: asterisks for a secret, and a field with
+    ``exclude=True`` not at all. The value must not hold itself.
+    """
     if getattr(type(value), "__pydantic_root_model__", False):
         value = value.root
     if hasattr(type(value), "get_secret_value"):
         raise InvalidInput("there is no JSON form of it: pydantic writes asterisks for a secret: hand it over in deps")
+    fields = getattr(type(value), "__pydantic_fields__", {})
+    for name, field in fields.items():
+        if field.exclude and getattr(value, name, field.default) != field.default:
+            why = f"{type(value).__name__}.{name} is not written (exclude=True)"
+            raise InvalidInput(f"there is no JSON form of it: {why}: hand it over in deps")
+    if isinstance(value, Mapping):
+        inside: Iterable[Any] = value.values()
+    elif isinstance(value, Sequence | Set):
+        inside = () if isinstance(value, str | bytes | bytearray) else value
+    else:
+        names = fields or getattr(type(value), "__dataclass_fields__", ())
+        inside = [getattr(value, name, None) for name in names]
+    for one in inside:
+        is_written_as_it_is(one)
+
+
+def _with_sets_in_order(value: Any, written: Any) -> Any:
+    """What was ``written`` of the value, each in its place."""
+    if getattr(type(value), "__pydantic_root_model__", False):
+        value = value.root
     if isinstance(written, list) and isinstance(value, Sequence | Set) and len(value) == len(written):
         items = [_with_sets_in_order(v, w) for v, w in zip(value, written, strict=True)]
         return sorted(items, key=lambda w: values.canonical(values.encode(w))) if isinstance(value, Set) else items
@@ -266,11 +288,7 @@ def generator() -> Any:
 
     class Generator(GenerateJsonSchema):
         def encode_default(self, dft: Any) -> Any:
-            written = super().encode_default(dft)
-            try:
-                return _with_sets_in_order(dft, written)
-            except InvalidInput:  # a secret: that there is one is all that a schema says
-                return written
+            return _with_sets_in_order(dft, super().encode_default(dft))
 
     return Generator
 

@@ -647,7 +647,7 @@ def as_sent(arguments: Mapping[str, Any]) -> dict[str, Any]:
     Bytes that are no text have no form in it. With such among them all are as they can be recorded.
 
     Raises:
-        InvalidInput: a value has neither form.
+        InvalidInput: a value has neither form, or the form of another value.
     """
     try:
         sent: dict[str, Any] = schemas.in_json(dict(arguments))
@@ -656,6 +656,7 @@ def as_sent(arguments: Mapping[str, Any]) -> dict[str, Any]:
         encoded = values.encode_object(arguments, lost)
         if lost:
             raise
+        schemas.is_written_as_it_is(arguments)
         sent = values.decode_object(encoded)
     return sent
 

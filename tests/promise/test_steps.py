@@ -299,6 +299,30 @@ async def test_a_secret_of_pydantic_is_no_argument_that_is_recorded(house: House
     assert not house.ledger
 
 
+class Parcel(BaseModel):
+    to: str
+    customs: str = Field(default="none", exclude=True)
+
+
+@pytest.mark.parametrize("seal", [b"", b"\xff"])  # that one has no form in JSON
+async def test_a_field_that_pydantic_leaves_out_is_no_argument_that_is_recorded(house: House, seal: bytes) -> None:
+    """The tool would have been called with its default. One that has its default is written as it is."""
+
+    @tool(effect="once")
+    async def send(ctx: Context[House], parcels: list[Parcel], seal: bytes) -> str:
+        return await ctx.deps.act(ctx, "send", customs=[p.customs for p in parcels])
+
+    given = [Parcel(to="kim"), Parcel(to="lee", customs="declared")]
+    steps = in_order(*((send, {"parcels": given[:n], "seal": seal}) for n in (1, 2)))
+    agent = house.agent(TASK, "done", tools=[steps])
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert await rest(run) == "completed"
+        assert await states(run) == [("task", "failed", 0), ("send", "succeeded", 1)]
+    assert "Parcel.customs is not written" in str(told(house).value)
+    assert [line.arguments for line in house.ledger] == [{"customs": ["none"]}]
+
+
 # --- entered again ----------------------------------------------------------------------------------------------
 
 

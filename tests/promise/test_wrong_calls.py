@@ -68,9 +68,16 @@ async def test_what_is_no_id_and_no_state_is_refused_and_not_taken_for_nothing(h
         for asked in (session.messages(after=run), rt.index(anything), rt.usage(prices=anything)):  # type: ignore[arg-type]
             with pytest.raises(InvalidInput):
                 await asked
-        for paths, remove in (("x" * 5000, []), ("\ud800", []), ([], "notes"), ([], [anything]), ([], anything)):
+        for paths in ("", ["notes", ""], "x" * 5000, "\ud800"):
             with pytest.raises(InvalidInput):
-                await rt.index(paths, remove=remove)
+                await rt.index(paths)
+        for remove in ("notes", [anything], anything):
+            with pytest.raises(InvalidInput):
+                await rt.index([], remove=remove)
+        with pytest.raises(InvalidInput, match="takes a Run, as"):
+            await rt.waits_for_driver(run.id)  # type: ignore[arg-type]
+        with pytest.raises(InvalidInput, match="takes an Ask, as"):
+            await rt.decide("ask", "approve")  # type: ignore[arg-type]
         with pytest.raises(InvalidInput, match="before must be a text"):
             await rt.memory.ls(agent=agent, user="kim", before=anything)
         for listed in (rt.runs, rt.asks, rt.effects, rt.outbox):

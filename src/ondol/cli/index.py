@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -18,7 +17,7 @@ def add_to(app: typer.Typer) -> None:
 
 async def index(
     cli: Cli,
-    path: Annotated[list[Path] | None, typer.Argument(metavar="PATH...", help="Files and folders.")] = None,
+    path: Annotated[list[str] | None, typer.Argument(metavar="PATH...", help="Files and folders.")] = None,
     collection: Annotated[str, typer.Option("--collection", "-c", metavar="C", help="The collection.")] = "documents",
     remove: Annotated[
         list[str] | None,
