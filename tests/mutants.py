@@ -3057,6 +3057,13 @@ MUTANTS = (
         ("tests/stores/test_postgres_admin.py",),
     ),
     Mutant(
+        "interrupt: what failed meanwhile is not looked for",
+        "calls.py",
+        "isinstance(todo, effects.Run | effects.Check):",
+        "isinstance(todo, effects.Run):",
+        ("tests/promise/test_interrupt.py",),
+    ),
+    Mutant(
         "steps: a field that pydantic leaves out is no argument",
         "schemas.py",
         "        if field.exclude and ",

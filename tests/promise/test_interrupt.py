@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from crash.lives import Life
 
-from ondol import Agent, Context, RevisionConflict, Run, RunCancelled, tool
+from ondol import Agent, Context, NotHappened, RevisionConflict, Run, RunCancelled, tool
 from ondol.testing import FaultPlan, barrier, call, error
 from promise.house import HELLO, House, kinds, notes, rest, states, the_ask
 
@@ -184,8 +184,14 @@ async def test_an_effect_in_flight_still_has_no_more_than_its_own_time(house: Ho
     assert [a.kind for a in store.asks if a.state == "open"] == ["unknown_effect"]
 
 
-async def test_an_effect_in_flight_that_fails_is_not_tried_again(house: House) -> None:
-    go_on = asyncio.Event()
+@pytest.mark.parametrize("effect", ["idempotent", "once"])
+async def test_an_effect_in_flight_that_fails_is_neither_tried_again_nor_looked_for(house: House, effect: Any) -> None:
+    """A ``check`` is a call, too."""
+    go_on, looked = asyncio.Event(), list[str]()
+
+    def looks(ctx: Context[House]) -> NotHappened:
+        looked.append(ctx.idempotency_key)
+        return NotHappened()
 
     async def act(ctx: Context[House]) -> str:
         house.in_tool.set()
@@ -195,8 +201,10 @@ async def test_an_effect_in_flight_that_fails_is_not_tried_again(house: House) -
     async def meanwhile(old: Run) -> None:
         go_on.set()
 
-    old = await in_flight(house, act, meanwhile, "idempotent", key_ttl=timedelta(hours=1))
+    rules = {"check": looks} if effect == "once" else {"key_ttl": timedelta(hours=1)}
+    old = await in_flight(house, act, meanwhile, effect, **rules)
     assert [(e.state, e.attempt) for e in house.written().effects_of(old.id)] == [("unknown", 1)]
+    assert not looked
 
 
 async def test_a_cancel_after_it_goes_further(house: House) -> None:
