@@ -3085,6 +3085,13 @@ MUTANTS = (
         ("tests/promise/test_wrong_calls.py",),
     ),
     Mutant(
+        "postgresql: what is dead in an index is looked at once",
+        "stores/postgres_place.py",
+        "  set_config('enable_bitmapscan', 'off', false),\n",
+        "",
+        ("tests/stores/test_postgres_statements.py",),
+    ),
+    Mutant(
         "postgresql: a part is run only inside of the transaction",
         "stores/postgres_wire.py",
         '_STILL_INSIDE = b"LOCK TABLE writers IN ACCESS SHARE MODE"',

@@ -256,6 +256,7 @@ SELECT current_setting('ondol.taken', true), set_config('ondol.taken', 'yes', fa
   set_config('lock_timeout', %s, false), set_config('idle_in_transaction_session_timeout', %s, false),
   set_config('statement_timeout', '0', false), set_config('jit', 'off', false),
   set_config('search_path', %s, false), set_config('enable_seqscan', 'off', false),
+  set_config('enable_bitmapscan', 'off', false),
   set_config('default_transaction_isolation', 'read committed', false), set_config('idle_session_timeout', '0', false),
   CASE WHEN current_setting('transaction_timeout', true) IS NOT NULL  -- not in every version
     THEN set_config('transaction_timeout', '0', false) END,
