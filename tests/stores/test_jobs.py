@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ondol import queries
+from ondol import queries, threads
 from ondol.stores import open_store
 from ondol.stores.jobs import Job, Writes, deliver
 from ondol.stores.sqlite import SqliteStore
@@ -75,12 +75,13 @@ async def test_what_was_handed_in_is_ahead_of_the_word_that_there_is_no_more(
     """Also where tasks begin as soon as they are made."""
     store: Any = open_store(db)
     await store.open(lambda: None)
-    in_thread = asyncio.to_thread
+    in_thread, coming = threads.in_thread, list[bool]()
 
     def at_once(call: Any, *args: Any) -> Any:
-        assert not store._writes._coming
+        coming.append(bool(store._writes._coming))
         return in_thread(call, *args)
 
     writing = asyncio.create_task(store.write(set_meta, "key", "there"))
-    monkeypatch.setattr(asyncio, "to_thread", at_once)
+    monkeypatch.setattr(f"{type(store).__module__}.in_thread", at_once)
     await asyncio.gather(writing, asyncio.create_task(store.close()))
+    assert coming == [False]
