@@ -338,8 +338,11 @@ async def test_whoever_is_let_in_and_told_nothing_more_says_that_nobody_can_be_r
     """As by a pooler whose server is away."""
     monkeypatch.setattr(postgres_place, "PATIENCE", 0.5)
     place, proxy.mute = postgres_place.Place.of(proxy.url(new_database())), b"set_config"
+    connecting = asyncio.create_task(asyncio.to_thread(place.connect))
+    await asyncio.wait([connecting], timeout=PATIENCE / 2)
+    proxy.cut_all()  # it ends in any case
     with pytest.raises(StoreBusy, match="no word from the server"):
-        await asyncio.to_thread(place.connect)
+        await connecting
 
 
 @pytest.mark.parametrize("does", ["reads", "writes"])
