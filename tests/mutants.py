@@ -3033,7 +3033,9 @@ MUTANTS = (
         "stores/postgres_place.py",
         "gen if self.patience is None else",
         "gen if True else",
-        ("tests/stores/test_postgres_commit.py::test_whoever_is_let_in_and_told_nothing_more_says_that_nobody_can_be_reached",),
+        (
+            "tests/stores/test_postgres_commit.py::test_whoever_is_let_in_and_told_nothing_more_says_that_nobody_can_be_reached",
+        ),
     ),
     Mutant(
         "postgresql: who comes back first takes nothing from those who come back later",
