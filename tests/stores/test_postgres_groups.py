@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -137,16 +138,17 @@ async def test_each_transaction_of_a_step_is_one_round_trip(
     def script(calls: int) -> list[Any]:
         return [*[call("look") for _ in range(calls)], "done"]
 
-    agent = Agent("looker", model=Conversation({"first": script(1), "one": script(1), "six": script(6)}), tools=[look])
+    agent = Agent("looker", model=Conversation({"one": script(1), "six": script(6)}), tools=[look])
     async with Runtime(new_database(), agents=[agent]) as rt:
         store = rt._store
         assert isinstance(store, PostgresStore)
-        trips = []
-        for said in ("first", "one", "six"):  # (the first makes its session)
-            before = store.writers[0].trips
-            assert (await rt.run(agent, said, session="s", operation_id=said)).text == "done"
-            trips.append(store.writers[0].trips - before)
-        assert trips[2] - trips[1] == 5 * (2 if effect == "read" else 3)
+        trips = defaultdict[str, list[int]](list)
+        for n in range(4):  # the first one makes its session, and the engine keeps house beside one or the other
+            for said in ("one", "six"):
+                before = store.writers[0].trips
+                assert (await rt.run(agent, said, session="s", operation_id=f"{said} {n}")).text == "done"
+                trips[said].append(store.writers[0].trips - before)
+        assert min(trips["six"]) - min(trips["one"]) == 5 * (2 if effect == "read" else 3)
 
 
 @pytest.mark.parametrize("others", [0, 3])
