@@ -292,14 +292,18 @@ async def test_a_suspect_that_only_waits_for_a_deadline_holds_up_nobody(house: H
 
 
 async def test_a_suspect_waits_no_longer_for_a_deadline_where_the_clock_is_set_back_meanwhile(house: House) -> None:
-    agent, resting = house.agent([MAIL], "done"), barrier()
+    agent, resting, rests = house.agent([MAIL], "done"), barrier(), barrier()
     await waits_for_its_deadline(house, agent)
-    async with house.life(agent, plan=FaultPlan().at("rest.before", fault=resting)) as life:
+    plan = FaultPlan().at("rest.before", fault=resting).at("rest.after", fault=rests)
+    async with house.life(agent, plan=plan) as life:
         suspect = await life.rt.find_run("op")
         await resting.reached.wait()
         house.clock.jump(days=-1)
         resting.go_on.set()
-        await house.clock.wait_for_timers()
+        await rests.reached.wait()
+        rests.go_on.set()
+        for _ in range(100):  # turns of the event loop, until it waits: others wait for the clock, too
+            await asyncio.sleep(0)
         house.clock.advance(minutes=2)
         assert await rest(suspect) == "completed"
     assert house.count("mail") == 1
