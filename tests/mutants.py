@@ -3066,10 +3066,31 @@ MUTANTS = (
         ("tests/promise/test_interrupt.py",),
     ),
     Mutant(
+        "model: what closes a generator is an error where the model raises it",
+        "hearing.py",
+        "isinstance(error, GeneratorExit) and not _is_heard()",
+        "isinstance(error, GeneratorExit)",
+        ("tests/promise/test_answers.py::test_a_model_that_raises_what_ends_a_program_ends_its_run",),
+    ),
+    Mutant(
+        "model: a number of tokens has an end",
+        "errors.py",
+        "0 <= counted <= _MOST_TOKENS",
+        "0 <= counted",
+        ("tests/promise/test_answers.py",),
+    ),
+    Mutant(
+        "steps: what is left out and would be made again is an argument",
+        "schemas.py",
+        "field.get_default(call_default_factory=True)",
+        "field.default",
+        ("tests/promise/test_steps.py::test_a_field_that_pydantic_leaves_out_is_no_argument_that_is_recorded",),
+    ),
+    Mutant(
         "steps: a field that pydantic leaves out is no argument",
         "schemas.py",
-        "        if field.exclude and ",
-        "        if False and ",
+        "        if field.exclude and not",
+        "        if False and not",
         ("tests/promise/test_steps.py::test_a_field_that_pydantic_leaves_out_is_no_argument_that_is_recorded",),
     ),
     Mutant(

@@ -474,13 +474,16 @@ class ModelError(OndolError):
         self.kind: ModelErrorKind = kind
         self.code = model_code(kind)
         self.retry_after, self.sent = retry_after, sent
-        self.input_tokens, self.output_tokens = _counted(input_tokens), _counted(output_tokens)
+        self.input_tokens, self.output_tokens = number_of_tokens(input_tokens), number_of_tokens(output_tokens)
         super().__init__(message)
 
 
-def _counted(tokens: Any) -> int | None:
+_MOST_TOKENS = 10**12  # of one call; the sum of a run has to fit into 63 bits
+
+
+def number_of_tokens(counted: Any) -> int | None:
     """What is no number of tokens was not counted. (An error is no place to raise another.)"""
-    return tokens if isinstance(tokens, int) and tokens >= 0 else None
+    return counted if isinstance(counted, int) and 0 <= counted <= _MOST_TOKENS else None
 
 
 class StoreError(OndolError):

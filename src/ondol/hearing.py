@@ -29,9 +29,11 @@ async def answer_of(model: Model, request: ModelRequest, hear: Callable[[Delta],
                 hear(output)
             else:
                 answer = output
-    except (ModelError, GeneratorExit, asyncio.CancelledError):  # whose cancellation it was, ``heard`` finds out
+    except (ModelError, asyncio.CancelledError):  # whose cancellation it was, ``heard`` finds out
         raise
     except BaseException as error:  # an exit-type exception must not leave the task: it would end the event loop
+        if isinstance(error, GeneratorExit) and not _is_heard():
+            raise
         raise ModelError("rejected", f"the model raised {values.error_text(error)}") from error
     finally:
         close = getattr(stream, "aclose", None)
@@ -50,6 +52,14 @@ def heard(asking: InFlight[Answer]) -> Answer:
     if asking.future.cancelled():
         raise ModelError("connection", "the model call was cancelled by the model itself")
     return asking.future.result()
+
+
+def _is_heard() -> bool:
+    """False where the event loop is gone, and what was left of a call is thrown away; else the model itself raised."""
+    try:
+        return asyncio.current_task() is not None
+    except RuntimeError:  # there is no event loop
+        return False
 
 
 async def _closed(close: Callable[[], Awaitable[object]]) -> None:

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any, Literal, Protocol, TypeAlias
 
 from ondol import values
-from ondol.errors import ModelError
+from ondol.errors import ModelError, number_of_tokens
 from ondol.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, UnknownPart
 
 
@@ -92,17 +92,18 @@ def why_no_answer(given: object) -> str | None:
     if not isinstance(given.stop, str):
         return f"stop={given.stop!r} is no text"
     for name, n in zip(_COUNTED, _tokens(given), strict=True):
-        if n is not None and (not isinstance(n, int) or n < 0):
+        if n is not None and number_of_tokens(n) is None:
             return f"{name}={n!r} is no number of tokens"
     return None
 
 
 def _is_answered(part: object) -> bool:
     match part:
-        case Text(text=text) | Reasoning(text=text):
-            return isinstance(text, str)
-        case ToolCall(id=id, name=name, arguments=arguments):
-            return isinstance(id, str) and isinstance(name, str) and _are_arguments(arguments)
+        case Text(text=text, provider=private) | Reasoning(text=text, provider=private):
+            return isinstance(text, str) and isinstance(private, dict | None)
+        case ToolCall(id=id, name=name, arguments=arguments, provider=private):
+            named = isinstance(id, str) and isinstance(name, str) and isinstance(private, dict | None)
+            return named and _are_arguments(arguments)
         case UnknownPart(raw=raw):
             return isinstance(raw, dict) and values.is_json(raw)
         case Attachment(digest=digest, media_type=media_type, name=name, size=size):

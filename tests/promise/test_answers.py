@@ -184,6 +184,9 @@ NO_ANSWERS: list[tuple[Any, str]] = [
     (Answer(parts=(Text("so"),), stop=None), "stop=None is no text"),  # type: ignore[arg-type]
     (Answer(parts=(Text("so"),), input_tokens=-1), "input_tokens=-1 is no number of tokens"),
     (Answer(parts=(Text("so"),), output_tokens="7"), "output_tokens='7' is no number"),  # type: ignore[arg-type]
+    (Answer(parts=(Text("so"),), input_tokens=2**62), "is no number of tokens"),  # two of those have no room
+    (Answer(parts=(Text("so", "private"),)), "is no part of an answer"),  # type: ignore[arg-type]
+    (Answer(parts=(Text("so"), ToolCall("c1", "mail", {}, [1]))), "is no part of an answer"),  # type: ignore[arg-type]
 ]
 
 
@@ -206,6 +209,28 @@ async def test_what_is_no_answer_ends_the_run_with_what_is_wrong_and_the_session
         assert why in str(failed.value)
         assert (await rt.run(agent, "go", session="s")).text == "good"
     assert sent == []
+
+
+@pytest.mark.parametrize("raised", [GeneratorExit, SystemExit, KeyboardInterrupt, StopAsyncIteration])
+async def test_a_model_that_raises_what_ends_a_program_ends_its_run(
+    tmp_path: Path, raised: type[BaseException]
+) -> None:
+    """Each time that it is asked: one that is asked again must not be healed by that."""
+
+    class Odd:
+        name = "odd"
+        asked = 0
+
+        async def stream(self, request: ModelRequest) -> AsyncIterator[Any]:
+            self.asked += 1
+            yield Delta("well")
+            raise raised
+
+    agent = Agent("a", model=(odd := Odd()))
+    async with Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[agent]) as rt:
+        with pytest.raises(RunFailed, match="the model raised"):
+            await rt.run(agent, "go", session="s")
+    assert odd.asked == 1
 
 
 @pytest.mark.parametrize("raised", [SystemExit(3), RuntimeError("gone")], ids=["exits", "raises"])

@@ -302,6 +302,7 @@ async def test_a_secret_of_pydantic_is_no_argument_that_is_recorded(house: House
 class Parcel(BaseModel):
     to: str
     customs: str = Field(default="none", exclude=True)
+    seen_at: list[str] = Field(default_factory=list, exclude=True)
 
 
 @pytest.mark.parametrize("seal", [b"", b"\xff"])  # that one has no form in JSON

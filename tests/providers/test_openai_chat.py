@@ -248,8 +248,11 @@ async def test_the_end_may_come_in_a_piece_that_adds_nothing(
     assert (await answer(model)).parts == (Text("whole"),)
 
 
-async def test_tokens_are_none_where_the_provider_did_not_say(server: LoopbackServer, model: PydanticAIModel) -> None:
-    server.will(says("hm", usage=None), says("hm", usage={"prompt_tokens": 0, "completion_tokens": 0}))
+@pytest.mark.parametrize("said", [None, 0, 2**70], ids=["nothing", "zero", "what cannot be"])
+async def test_tokens_are_none_where_the_provider_did_not_say(
+    server: LoopbackServer, model: PydanticAIModel, said: int | None
+) -> None:
+    server.will(*[says("hm", usage=said if said is None else {"prompt_tokens": said, "completion_tokens": said})] * 2)
     for _ in range(2):
         given = await answer(model)
         assert (given.input_tokens, given.output_tokens) == (None, None)

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Set
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
-from ondol.errors import InvalidInput, ModelError
+from ondol.errors import InvalidInput, ModelError, number_of_tokens
 from ondol.messages import ToolCall
 from ondol.model import Answer, ModelOutput, ModelRequest
 from ondol.providers import wire
@@ -174,7 +174,8 @@ def _used(usage: RequestUsage) -> _Used:
     """The tokens of an answer, as far as the provider said so."""
     if not _is_counted(usage):
         return {"input_tokens": None, "output_tokens": None}
-    return {"input_tokens": int(usage.input_tokens) or None, "output_tokens": int(usage.output_tokens) or None}
+    said = int(usage.input_tokens), int(usage.output_tokens)
+    return {"input_tokens": number_of_tokens(said[0]) or None, "output_tokens": number_of_tokens(said[1]) or None}
 
 
 def _begun(response: StreamedResponse | ModelResponse | None) -> _Used:
@@ -186,7 +187,7 @@ def _parts(usage: RequestUsage) -> _Parts:
     """A zero counts only where the provider said that it is one."""
 
     def part(tokens: int, name: str) -> int | None:
-        return int(tokens) if _is_counted(usage) and (tokens or name in usage.details) else None
+        return number_of_tokens(int(tokens)) if _is_counted(usage) and (tokens or name in usage.details) else None
 
     return {
         "cache_read_tokens": part(usage.cache_read_tokens, "cache_read_input_tokens"),
