@@ -3492,6 +3492,23 @@ MUTANTS = (
         "httponly=False",
         ("tests/http/console/test_pages.py",),
     ),
+    Mutant(
+        "session state: what a tool took out is gone",
+        "values.py",
+        "{k: v for k, v in after.items() if v != GONE} if GONE in patch.values() else after",
+        "after",
+        ("tests/cases/test_c30_values.py::test_c30_what_a_tool_takes_out_of_the_session_state_is_gone",),
+    ),
+    Mutant(
+        "session state: what was taken out and set again is there",
+        "tools.py",
+        "        self._taken.pop(key, None)",
+        "        pass",
+        (
+            "tests/cases/test_c30_values.py::test_c30_what_a_tool_took_out_can_be_set_again_and_a_sibling_that_set_it"
+            "_gets_an_error",
+        ),
+    ),
 )
 
 

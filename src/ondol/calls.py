@@ -428,8 +428,8 @@ class Calls:
 
     def _patch(self, effect: effects.Effect, ctx: Context[Any], lost: list[str]) -> tuple[dict[str, Any], str | None]:
         """The call's change of the session state. Siblings do not see each other, so they may not overwrite."""
-        changed = ctx.state.patch
-        patch = redact(values.encode_object(changed, lost)) if changed else {}
+        changed = ctx.state.patch(lost)
+        patch = redact(changed) if changed else {}
         state = self.drive.state
         for sibling in state.of_last_step if patch else ():
             if state.root(sibling).ordinal != state.root(effect).ordinal:
@@ -578,7 +578,7 @@ class Calls:
                 loop.call_soon_threadsafe(self.drive.publish, events.PROGRESS, said)
 
         key = ids.idempotency_key(self.row.tenant, self.row.id, call, tool.name)
-        state = SessionState(self.drive.session_state | self.drive.state.patch(before))
+        state = SessionState(values.patched(self.drive.session_state, self.drive.state.patch(before)))
         return Context(
             deps=self.drive.runner.deps, idempotency_key=key, operation_id=self.row.operation_id, run_id=self.row.id,
             session=self.row.session, user=self.row.user_id or None, tenant=self.row.tenant, attempt=attempt,

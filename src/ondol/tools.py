@@ -70,8 +70,8 @@ class Cancelled:
 
 
 class SessionState(MutableMapping[str, Any]):
-    """The session's state as a tool sees it. What it sets, and what it changes inside of a value, is a patch, committed
-    with the turn.
+    """The session's state as a tool sees it. What it sets, takes out, and changes inside of a value, is a patch,
+    committed with the turn.
 
     It takes whatever it is given: by then the tool may have acted, so this is no time to refuse. Its values are of its
     own: nothing that is done to them is seen by another call before the patch is recorded.
@@ -81,21 +81,23 @@ class SessionState(MutableMapping[str, Any]):
         """``stored`` is written as ``values.encode_object`` does."""
         self._stored = stored
         self._set: dict[str, Any] = {}
+        self._taken: dict[str, None] = {}  # keys that are there no more
         self._handed: set[str] = set()  # keys of values that can be changed where they are
 
     @functools.cached_property
     def _seen(self) -> dict[str, Any]:
         return values.decode_object(dict(self._stored))
 
-    @property
-    def patch(self) -> dict[str, Any]:
+    def patch(self, lost: list[str]) -> dict[str, Any]:
+        """As ``values.patched`` takes it. ``lost`` is what ``values.encode`` says of it."""
         changed = dict(self._set)
         if self._handed - changed.keys():
             before = values.decode_object(dict(self._stored))
             for key in self._handed - changed.keys():
                 if values.encode(self._seen[key]) != values.encode(before[key]):
                     changed[key] = self._seen[key]
-        return changed
+        patch = values.encode_object(changed, lost) if changed else {}
+        return patch | dict.fromkeys(values.encode_object(self._taken), values.GONE) if self._taken else patch
 
     def __getitem__(self, key: str) -> Any:
         value = self._seen[key]
@@ -105,10 +107,13 @@ class SessionState(MutableMapping[str, Any]):
 
     def __setitem__(self, key: str, value: Any) -> None:
         self._seen[key] = self._set[key] = value
+        self._taken.pop(key, None)
 
     def __delitem__(self, key: str) -> None:
         del self._seen[key]
-        self._set[key] = None
+        self._set.pop(key, None)
+        self._handed.discard(key)
+        self._taken[key] = None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._seen)
@@ -177,7 +182,7 @@ class Context(Generic[Deps]):
     """What a tool may know about the call it serves.
 
     ``idempotency_key`` is the same for every attempt of this call and for no other call: hand it to downstream.
-    ``cancelled`` turns true when somebody asked to stop. ``state`` is the session's state; deleting a key sets None.
+    ``cancelled`` turns true when somebody asked to stop. ``state`` is the session's state.
     """
 
     deps: Deps

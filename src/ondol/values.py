@@ -15,6 +15,8 @@ JSON as it is stays as it is. What JSON lacks is an object with the key ``$ondol
     {"$ondol": "enum",     "v": ..., "name": "RED"} read back as its value
     {"$ondol": "opaque",   "type": "...", "v": "<repr>"}   no encoder; read back as ``Opaque``
 
+A patch of an object has {"$ondol": "gone"} for a key that is taken out.
+
 A dataclass and a pydantic model are written as the object of their fields: no class paths on disk. Scalars and arrays
 in the manner of numpy are written as the Python values that they hold.
 
@@ -40,6 +42,7 @@ from itertools import islice
 from typing import Any
 
 TAG = "$ondol"
+GONE = {TAG: "gone"}  # no value is written as this
 _SAFE_INT = 2**53 - 1
 _INT_BITS = 14_000  # about 4,200 digits: Python converts no more by default
 _REPR_LIMIT = 1000  # characters of a repr that are kept for a value without an encoder
@@ -112,6 +115,12 @@ def encode_object(given: Mapping[Any, Any], lost: list[str] | None = None) -> di
 def decode_object(encoded: dict[str, Any]) -> dict[Any, Any]:
     """The mapping that ``encode_object`` wrote."""
     return {_decode_key(k): decode(v) for k, v in as_object(encoded).items()}
+
+
+def patched(encoded: dict[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """An encoded mapping, as an object, with what the patch sets and without what it takes out."""
+    after = {**as_object(encoded), **patch}
+    return {k: v for k, v in after.items() if v != GONE} if GONE in patch.values() else after
 
 
 def _encode_key(key: Any, lost: list[str] | None) -> str:

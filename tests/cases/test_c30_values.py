@@ -330,6 +330,76 @@ async def test_c30_what_a_tool_changes_inside_of_the_session_state_is_kept_and_s
         await holds_in_all_cases(rt, db, agent, "s", downstream)
 
 
+@pytest.mark.parametrize("how", ["del", "pop", "popitem", "clear"])
+async def test_c30_what_a_tool_takes_out_of_the_session_state_is_gone(
+    db: str, downstream: Downstream, how: str
+) -> None:
+    seen: list[dict[Any, Any]] = []
+    stored: dict[Any, Any] = {"$ondol": None, (1, 2): {"a": 1}}
+
+    @tool
+    async def take(ctx: Context[Outside]) -> str:
+        await ctx.deps.effect(ctx, "take")
+        state: Any = ctx.state
+        match how:
+            case "del":
+                del state["$ondol"], state[1, 2]
+            case "pop":
+                assert [state.pop("$ondol"), state.pop((1, 2))] == [None, {"a": 1}]
+            case "popitem":
+                assert dict([state.popitem(), state.popitem()]) == stored
+            case "clear":
+                state["new"] = 1
+                state.clear()
+        state.pop("never there", None)
+        seen.append(dict(state))
+        return "taken"
+
+    @tool(effect="read")
+    async def look(ctx: Context[Outside]) -> str:
+        seen.append(dict(ctx.state))
+        return "seen"
+
+    steps = [[call("take")], [call("look")], SAW]
+    agent = Agent("giver", model=Conversation({"go": steps, "again": [call("look"), SAW]}), tools=[take, look])
+    async with Runtime(db, agents=[agent], deps=Outside(downstream.url)) as rt:
+        await rt.write_session("s", state=stored)
+        await rt.run(agent, "go", session="s", operation_id="m1")
+        assert (await rt.get_session("s")).state == {}
+    async with Runtime(db, agents=[agent], deps=Outside(downstream.url)) as rt:
+        await rt.run(agent, "again", session="s", operation_id="m2")
+        assert seen == [{}, {}, {}]
+        await holds_in_all_cases(rt, db, agent, "s", downstream)
+
+
+async def test_c30_what_a_tool_took_out_can_be_set_again_and_a_sibling_that_set_it_gets_an_error(
+    db: str, downstream: Downstream
+) -> None:
+    @tool(effect="read")
+    async def change(ctx: Context[Outside], key: str, *, sets: int | None = None) -> str:
+        ctx.state.pop(key, None)
+        if sets is not None:
+            ctx.state[key] = sets
+        return "changed"
+
+    steps = [
+        [call("change", key="a", sets=2), call("change", key="b"), call("change", key="b"), call("change", key="c")],
+        [call("change", key="a"), call("change", key="a", sets=3), call("change", key="b", sets=4)],
+        SAW,
+    ]
+    agent = Agent("giver", model=Conversation({"go": steps}), tools=[change])
+    async with Runtime(db, agents=[agent], deps=Outside(downstream.url)) as rt:
+        await rt.write_session("s", state={"a": 1, "b": 1})
+        run = await rt.start(agent, "go", session="s", operation_id="m1")
+        await run.result()
+        told = results(await run.messages())
+        clash = "another call of the same step set a differently"
+        assert [clash in str(r.response) for r in told].count(True) == 1 == sum(r.error for r in told[4:6])
+        state = (await rt.get_session("s")).state
+        assert state == ({"b": 4} if told[5].error else {"a": 3, "b": 4})
+        await holds_in_all_cases(rt, db, agent, "s", downstream)
+
+
 async def test_c30_session_state_without_a_json_form_warns_and_the_run_goes_on(db: str, downstream: Downstream) -> None:
     @tool
     async def give(ctx: Context[Outside]) -> str:
