@@ -3509,6 +3509,62 @@ MUTANTS = (
             "_gets_an_error",
         ),
     ),
+    Mutant(
+        "replay: the state that a write by hand replaced is kept",
+        "transactions/sessions.py",
+        '[replaced_row(tenant, session, "state")] if state is not None',
+        "[] if state is not None",
+        ("tests/promise/test_replay.py::test_what_was_written_by_hand_since_is_not_in_a_replay_in_a_new_session",),
+    ),
+    Mutant(
+        "replay: the pins that something replaced are kept",
+        "transactions/pieces.py",
+        'return [replaced_row(tenant, session, "pins", run), row]',
+        "return [row]",
+        ("tests/promise/test_replay.py::test_what_was_written_by_hand_since_is_not_in_a_replay_in_a_new_session",),
+    ),
+    Mutant(
+        "replay: of what was replaced twice at one place the first is kept",
+        "transactions/statements.sql",
+        "ON CONFLICT (tenant, session, what, place) DO NOTHING",
+        "ON CONFLICT (tenant, session, what, place) DO UPDATE SET body = excluded.body, sum = excluded.sum",
+        ("tests/promise/test_replay.py::test_what_was_written_by_hand_since_is_not_in_a_replay_in_a_new_session",),
+    ),
+    Mutant(
+        "replay: what a run replaced is what it began with",
+        "transactions/statements.sql",
+        "(SELECT place + 1 FROM runs r WHERE r.tenant = :tenant AND r.id = :run)",
+        "(SELECT place FROM runs r WHERE r.tenant = :tenant AND r.id = :run)",
+        ("tests/promise/test_replay.py::test_what_was_written_by_hand_since_is_not_in_a_replay_in_a_new_session",),
+    ),
+    Mutant(
+        "replay: the state of then is the first that was replaced since",
+        "transactions/replaying.py",
+        "min(replaced, key=lambda row: row[-1])",
+        "replaced[0]",
+        ("tests/promise/test_replay.py::test_what_was_written_by_hand_since_is_not_in_a_replay_in_a_new_session",),
+    ),
+    Mutant(
+        "replay: the zone of then",
+        "transactions/replaying.py",
+        "(parent.zone and of.zone)",
+        "parent.zone",
+        ("tests/promise/test_replay.py::test_what_was_written_by_hand_since_is_not_in_a_replay_in_a_new_session",),
+    ),
+    Mutant(
+        "session delete: what it had before goes too",
+        "transactions/sessions.py",
+        '"replaced.erase", ',
+        "",
+        ("tests/promise/test_erasing.py::test_a_session_that_is_deleted_leaves_no_word_in_any_table",),
+    ),
+    Mutant(
+        "a damaged state that is replaced by hand is not kept",
+        "transactions/sessions.py",
+        "and found and _is_whole(found) else",
+        "and found else",
+        ("tests/stores/test_sqlite_damage.py::test_a_damaged_state_can_be_replaced_by_hand",),
+    ),
 )
 
 

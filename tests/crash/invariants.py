@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -333,7 +333,8 @@ def joined_runs_are_part_of_their_hosts(store: Written) -> None:
 
 def _session_states_are_the_fold(store: Written) -> None:
     for session in store.sessions.values():
-        if _written_by_hand(store, session) or _has_tombstones(store, session) or session.is_orphan:
+        known = [session, *_before(store, session)]
+        if session.is_orphan or any(_written_by_hand(store, s) or _has_tombstones(store, s) for s in known):
             continue
         assert values.loads(session.state) == _folded_state(store, session, None), f"{session.id}: state"
 
@@ -345,8 +346,15 @@ def _folded_state(store: Written, session: SessionRow, until: int | None) -> dic
         folded = _folded_state(store, store.sessions[session.tenant, session.parent], session.parent_until)
     runs = [r for r in _of_session(store, session) if r.base is not None and (until is None or r.base < until)]
     for run in sorted(runs, key=lambda r: r.base or 0):
-        folded |= store.state(run.id).patch()
+        folded = values.patched(folded, store.state(run.id).patch())
     return folded
+
+
+def _before(store: Written, session: SessionRow) -> Iterator[SessionRow]:
+    """The sessions that it goes on from."""
+    while session.parent is not None:
+        session = store.sessions[session.tenant, session.parent]
+        yield session
 
 
 def _of_session(store: Written, session: SessionRow) -> list[RunRow]:

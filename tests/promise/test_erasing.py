@@ -181,8 +181,10 @@ async def test_a_session_that_is_deleted_leaves_no_word_in_any_table(db: str, tm
     async with Runtime(db, agents=[agent()], clock=clock) as rt:
         await talk(rt, tmp_path)
         assert (await rt.compact_session("s", keep=0, by="lee")).by
+        await rt.write_session("s", state={"seen": ["qzstate"]})
         assert set(words(db)) >= WORDS, "nothing is looked for in vain"
-        assert "runs.state_before" in words(db)["qzstate"]
+        assert words(db)["qzstate"] >= {"runs.state_before", "replaced.body"}
+        assert "replaced.body" in words(db)["qzpinned"]
         acts = {(act.by, act.act) for act in await rt.audit()}
         runs = {(run.id, run.operation_id) for run in await rt.runs(session="s")}
         await rt.delete_session("s", by="lee")

@@ -275,6 +275,29 @@ async def test_the_session_state_of_the_shared_steps_is_the_forks(house: House) 
             assert (await life.rt.get_session(session)).state == {"who": ["ana", "kim"]}
 
 
+@pytest.mark.parametrize("end", ["done", error("rejected")])
+async def test_what_was_written_by_hand_since_is_not_in_a_fork(house: House, end: Any) -> None:
+    @tool
+    async def enrol(ctx: Any, who: str) -> str:
+        house.happened(ctx.idempotency_key, "enrol", who=who)
+        ctx.state["who"] = [*ctx.state.get("who", ()), who]
+        ctx.pin(f"{who} is in")
+        return "enrolled"
+
+    async with house.life(house.agent(tools=[enrol])) as life:
+        await life.rt.write_session("s", state={"of": "then"})
+        await life.rt.pin("s", "of then", by="lee")
+        first = await ends(life, house, [call("enrol", who="kim")], end)
+        await life.rt.write_session("s", state={"of": "now"})
+        await life.rt.unpin("s", "p1", by="lee")
+        house.explicit["s"] = 4
+        house.answers("go", [call("enrol", who="kim")], "done")
+        fork = await forked(life, first, 2)
+        session = await life.rt.get_session(fork.session)
+        assert session.state == {"of": "then", "who": ["kim"]}
+        assert [pin.text for pin in session.pins] == ["of then", "kim is in"]
+
+
 async def test_a_fork_of_a_fork_and_the_same_operation_again(house: House) -> None:
     async with house.life(house.agent()) as life:
         first = await ends(life, house, [LETTER], [REFUND], "done")

@@ -707,6 +707,53 @@ async def test_the_session_state_of_then_is_what_a_replay_in_a_new_session_begin
         assert (await life.rt.get_session("s")).state == {"n": 3}
 
 
+async def test_what_was_written_by_hand_since_is_not_in_a_replay_in_a_new_session(house: House) -> None:
+    @tool(effect="read")
+    async def count(ctx: Any) -> str:
+        house.happened(ctx.idempotency_key, "count")
+        ctx.state["n"] = ctx.state["n"] + 1
+        ctx.pin(f"n was {ctx.state['n']}")
+        return "counted"
+
+    counting = ([call("count")], "counted")
+    async with house.life(house.agent(tools=[count])) as life:
+
+        async def there(session: str) -> tuple[Any, list[str], str | None]:
+            found = await life.rt.get_session(session)
+            return found.state, [pin.text for pin in found.pins], found.time_zone
+
+        async def write(n: int, zone: str) -> None:
+            """Each of it more than once: then is what the last one left, and the first of the next found."""
+            for more in (-1, n):
+                await life.rt.write_session("s", state={"n": more}, time_zone=zone)
+                session = await life.rt.pin("s", f"rule {n} {more}", by="lee")
+            await life.rt.unpin("s", session.pins[0].id, by="lee")
+            house.explicit["s"] += 5
+
+        runs: list[tuple[Run, Any]] = []
+        for said, answers, zone in [
+            ("one", counting, "Asia/Seoul"), ("two", ["done"], "Europe/Paris"), ("three", counting, ""),
+            ("four", counting, "UTC"),
+        ]:  # fmt: skip
+            if zone:
+                await write(10 * len(runs), zone)
+            then = await there("s")
+            runs.append((await ends(life, house, *answers, said=said, operation_id=said), then))
+        await write(40, "Asia/Tokyo")
+        assert [then[0]["n"] for _, then in runs] == [0, 10, 10, 30]
+        now = await there("s")
+        for run, then in runs:
+            house.answers(run.operation_id, "done")
+            again = await replayed(life, run)
+            assert await there(again.session) == then, run.operation_id
+            await life.rt.write_session(again.session, state={"n": -1})
+            await life.rt.pin(again.session, "later", by="lee")
+            house.explicit[again.session] += 2
+            below = await replayed(life, again)
+            assert await there(below.session) == then, run.operation_id
+        assert await there("s") == now
+
+
 async def test_when_the_first_session_is_erased_the_new_one_lacks_that_part_and_says_so(house: House) -> None:
     async with house.life(house.agent()) as life:
         await ends(life, house, "before it", said="one", operation_id="one")

@@ -280,9 +280,11 @@ async def kept(tmp_path: Path) -> Path:
 
 def damage(file: Path, table: str, column: str, old: str, new: str) -> None:
     with closing(apsw.Connection(str(file))) as connection:
-        connection.execute(f"UPDATE {table} SET {column} = replace({column}, ?, ?)", (old, new))
+        connection.execute(
+            f"UPDATE {table} SET {column} = replace({column}, ?1, ?2) WHERE instr({column}, ?1)", (old, new)
+        )  # fmt: skip
         assert connection.total_changes() == 1
-        assert new in connection.execute(f"SELECT {column} FROM {table}").get
+        assert new in str(connection.execute(f"SELECT {column} FROM {table}").get)
 
 
 async def test_a_damaged_reply_is_not_given_to_whoever_asks_again(kept: Path) -> None:
@@ -317,6 +319,34 @@ async def test_a_damaged_state_can_be_replaced_by_hand(kept: Path) -> None:
         assert session.state == {"name": "Eun-ji"}
         assert (await session.set_title("mended")).state == {"name": "Eun-ji"}
     assert check(kept) == []
+
+
+@pytest.mark.parametrize(
+    ("where", "old", "what"),
+    [
+        ("runs.state_before", "first", "the state of"),
+        ("replaced.body", "Eun-ji", "the state of"),
+        ("replaced.body", "a rule", "what is pinned in"),
+    ],
+)
+async def test_what_a_session_had_before_is_found_damaged_and_no_fork_begins_with_it(
+    tmp_path: Path, where: str, old: str, what: str
+) -> None:
+    file, (table, column) = tmp_path / "ondol.db", where.split(".")
+    agents = [keeper(), talk()]
+    async with Runtime(SqliteStore(file), agents=agents) as rt:
+        await rt.write_session("kept", state={"name": "first"})
+        await rt.pin("kept", "a rule")
+        runs = [await rt.start(agent, "keep my name", session="kept", operation_id=agent.name) for agent in agents]
+        await runs[1].result()
+        await rt.write_session("kept", state={"name": "by hand"})
+        await rt.unpin("kept", "p1")
+    settle(file)
+    damage(file, table, column, old, old[::-1])
+    async with Runtime(SqliteStore(file), agents=agents) as rt:
+        with pytest.raises(StoreCorrupt, match=f"{what} session 'kept' does not match its checksum"):
+            await rt.fork(runs[old == "Eun-ji"].id, at_step=1)
+    assert [what in problem for problem in check(file)] == [True]
 
 
 async def test_a_damaged_decision_is_found(file: Path) -> None:

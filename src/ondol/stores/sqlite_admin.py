@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeAlias
 
 import apsw
 
-from ondol import journal, lifecycle, runfile, transactions, values
+from ondol import checksums, journal, lifecycle, runfile, transactions, values
 from ondol.clock import Clock, SystemClock, to_micros
 from ondol.errors import FileDamaged, InvalidInput, StoreBusy, StoreCorrupt, StoreError, StoreTooNew
 from ondol.records import AskRow, RunRow, SessionRow, columns
@@ -148,6 +148,11 @@ def content_problems(connection: Asked) -> Iterator[Found]:
         yield from _found(session.checked_state)
         yield from _found(session.checked_seen)
         yield from _found(session.checked_pins)
+    for of, state, total in _rows(connection, "SELECT session, state_before, state_before_sum FROM runs"):
+        yield from _before_problems(SessionRow.what_is_kept(of), state, total)
+    for of, what, body, total in _rows(connection, "SELECT session, what, body, sum FROM replaced"):
+        named = SessionRow.what_is_kept(of) if what == "state" else SessionRow.what_is_pinned(of)
+        yield from _before_problems(named, body, total)
     for row in _rows(connection, f"SELECT {columns(AskRow)} FROM asks"):
         yield from _found(AskRow(*row).checked_decision)
 
@@ -157,6 +162,11 @@ def _found(looking: Callable[[], object]) -> Iterator[str]:
         looking()
     except StoreCorrupt as error:
         yield str(error)
+
+
+def _before_problems(what: str, body: str | None, total: int | None) -> Iterator[str]:
+    if body is not None:
+        yield from _found(functools.partial(checksums.check_content, what, body, total))
 
 
 def _is_whole(stored: str, digest: str) -> bool:

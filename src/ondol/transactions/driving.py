@@ -21,7 +21,7 @@ from ondol.transactions.pieces import (
     held_seq,
     hold,
     message_row,
-    pins_row,
+    pins_rows,
     raised_revision,
     seen_rows,
     steers_in,
@@ -554,7 +554,7 @@ def commit(
     if seen is not None and committed[0][2] == session.created_at:  # else what it tells of was erased meanwhile
         writes += seen_rows(claim.tenant, claim.session, seen, base + n_messages)
     if pins is not None:
-        writes.append(pins_row(claim.tenant, claim.session, pins))
+        writes += pins_rows(claim.tenant, claim.session, pins, claim.run)
     writes += _told(claim.tenant, told)
     if claim.fence > 1:  # it may have rested while others were made findable that came after it
         histories = {"kind": "session", "name": claim.session}, {"kind": "user", "name": ""}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ondol import checksums, events, ids, journal, messages, values
 from ondol.errors import CancelRequested, ClaimLost, EndCode, NotFound, RevisionConflict, SignalsUnread, StoreError
@@ -187,9 +187,16 @@ def seen_rows(tenant: str, session: str, seen: Seen, made: int) -> list[Statemen
     return [*rows, ("compaction.insert", of_session | kept | {"made": made})] if seen.less else rows
 
 
-def pins_row(tenant: str, session: str, pins: str) -> Statement:
+def pins_rows(tenant: str, session: str, pins: str, run: str | None = None) -> list[Statement]:
+    """What is pinned in a session from now on, by the commit of a run or by hand."""
     total = checksums.of_content(SessionRow.what_is_pinned(session), pins)
-    return "session.pins", {"tenant": tenant, "session": session, "pins": pins, "pins_sum": total}
+    row: Statement = ("session.pins", {"tenant": tenant, "session": session, "pins": pins, "pins_sum": total})
+    return [replaced_row(tenant, session, "pins", run), row]
+
+
+def replaced_row(tenant: str, session: str, what: Literal["state", "pins"], run: str | None = None) -> Statement:
+    """Keep what a session has, before it gets something else by hand, or by the commit of a run."""
+    return "replaced.insert", {"tenant": tenant, "session": session, "what": what, "run": run}
 
 
 class Steer(NamedTuple):

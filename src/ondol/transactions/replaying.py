@@ -235,17 +235,25 @@ def _began(of: RunRow) -> Tx[int]:
 
 
 def _branch(new: NewReplay | NewFork, of: RunRow, until: int | None, at: int) -> Tx[tuple[str, int]]:
-    """A new session with what was said in the run's session below the sequence ``until``, and with the state of then.
-    Returns it and a place in its queue."""
-    session, of_parent = ids.session_of(new.run), {"tenant": of.tenant, "session": of.session}
+    """A new session with what was said in the run's session below the sequence ``until``, and with the state, the pins
+    and the zone of then. Returns it and a place in its queue."""
+    session = ids.session_of(new.run)
+    of_parent: dict[str, Any] = {"tenant": of.tenant, "session": of.session}
     (rows,) = yield [("session.get", of_parent)]
     parent = SessionRow(*rows[0])
     until = parent.next_message if until is None else until
-    (changed,) = yield [("session.state_before", of_parent | {"until": until})]
-    if changed:
-        parent = parent._replace(state=changed[0][0], state_sum=changed[0][1])
-    state = parent.checked_state()
-    (then,) = yield [("compaction.last", of_parent | {"until": until})]
+    by_run, by_hand, pinned, then = yield [
+        ("session.state_before", of_parent | {"until": until}),
+        *(("replaced.first", of_parent | {"what": what, "place": of.place}) for what in ("state", "pins")),
+        ("compaction.last", of_parent | {"until": until}),
+    ]
+    if replaced := [*by_hand, *by_run]:  # by hand, at the place of a run, is before it
+        body, total, _ = min(replaced, key=lambda row: row[-1])
+        parent = parent._replace(state=body, state_sum=total)
+    if pinned:
+        body, total, _ = pinned[0]
+        parent = parent._replace(pins=body, pins_sum=total)
+    state, pins = parent.checked_state(), parent.checked_pins()
     seen: dict[str, Any] = {"seen": None, "seen_sum": None}
     if then:
         checksums.check_content(SessionRow.what_is_seen(of.session), *then[0])
@@ -255,11 +263,10 @@ def _branch(new: NewReplay | NewFork, of: RunRow, until: int | None, at: int) ->
     taken: list[Statement] = []
     if then:
         taken = [("compaction.insert", {"tenant": of.tenant, "session": session, "made": until, **seen})]
-    pins = parent.checked_pins()
     branch = {
         "tenant": of.tenant, "session": session, "parent": of.session, "until": until, "orphaned": parent.orphaned,
         "at": at, "state": state, "state_sum": checksums.of_content(SessionRow.what_is_kept(session), state),
-        "zone": new.zone or parent.zone, "owner": of.user_id or None, **seen, "pins": pins,
+        "zone": new.zone or (parent.zone and of.zone), "owner": of.user_id or None, **seen, "pins": pins,
         "pins_sum": pins and checksums.of_content(SessionRow.what_is_pinned(session), pins),
     }  # fmt: skip
     yield [("session.branch", branch), *taken]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ondol import checksums, pins, usage
-from ondol.errors import RevisionConflict, SessionBusy
+from ondol.errors import RevisionConflict, SessionBusy, StoreCorrupt
 from ondol.records import SessionRow
 from ondol.transactions.indexing import forget_session, forget_some
 from ondol.transactions.outbox import Dropped, offer
-from ondol.transactions.pieces import Seen, act_row, not_theirs, pins_row, seen_rows, session_row
+from ondol.transactions.pieces import Seen, act_row, not_theirs, pins_rows, replaced_row, seen_rows, session_row
 from ondol.transactions.statements import Statement, Tx
 from ondol.usage import Usage
 
@@ -50,8 +50,18 @@ def write_session(
         ]
     total = None if state is None else checksums.of_content(SessionRow.what_is_kept(session), state)
     writing = {"state": state, "state_sum": total, "title": title, "zone": zone, "at": at}
-    (written,) = yield [("session.write", of_session | writing)]
+    kept = [replaced_row(tenant, session, "state")] if state is not None and found and _is_whole(found) else []
+    *_, written = yield [*kept, ("session.write", of_session | writing)]
     return SessionRow(*written[0])
+
+
+def _is_whole(session: SessionRow) -> bool:
+    """Has it a state of its own to be kept? What is damaged is mended by the one that is written."""
+    try:
+        session.checked_state()
+    except StoreCorrupt:
+        return False
+    return session.deleted_at is None
 
 
 def free_session(tenant: str, session: str, expected_revision: int | None = None) -> Tx[SessionRow]:
@@ -91,7 +101,7 @@ def pin_session(
     if after == found.pinned:
         return found
     act = act_row(tenant, at, by, door, "session.pin" if text is not None else "session.unpin", session)
-    return (yield from _raised(tenant, session, at, [pins_row(tenant, session, pins.dumps(after)), act]))
+    return (yield from _raised(tenant, session, at, [*pins_rows(tenant, session, pins.dumps(after)), act]))
 
 
 def compact_session(
@@ -136,7 +146,8 @@ def delete_session(
     yield from forget_session(tenant, session)
     erased = (
         "message.erase", "entry.erase", "effect.erase", "ask.erase", "run.erase", "blob.loosen_of_session",
-        "blob.used_by_session", "compaction.erase", "carried.erase", "outbox.erase", "signal.erase", "act.erase",
+        "blob.used_by_session", "replaced.erase", "compaction.erase", "carried.erase", "outbox.erase", "signal.erase",
+        "act.erase",
     )  # fmt: skip
     yield [(name, of_session) for name in erased]
     _, _, after = yield [

@@ -288,7 +288,7 @@ VALUES (:tenant, :session, 0, '{}', 0, :next_place, :zone, :at, :at, :owner)
 
 -- The state of a session before the first of its later runs that changed it.
 -- name: session.state_before
-SELECT state_before, state_before_sum FROM runs
+SELECT state_before, state_before_sum, place FROM runs
 WHERE tenant = :tenant AND session = :session AND base >= :until AND state_before IS NOT NULL ORDER BY base LIMIT 1
 
 -- name: session.branch
@@ -349,6 +349,22 @@ UPDATE sessions SET seen = :seen, seen_sum = :seen_sum WHERE tenant = :tenant AN
 
 -- name: session.pins
 UPDATE sessions SET pins = :pins, pins_sum = :pins_sum WHERE tenant = :tenant AND id = :session
+
+-- What is there now, and what a run began with: it is about to be replaced, by the commit of a run or, without one, by hand.
+-- name: replaced.insert
+INSERT INTO replaced (tenant, session, what, place, body, sum)
+SELECT tenant, id, :what, coalesce((SELECT place + 1 FROM runs r WHERE r.tenant = :tenant AND r.id = :run), next_place),
+  CASE :what WHEN 'state' THEN state ELSE pins END, CASE :what WHEN 'state' THEN state_sum ELSE pins_sum END
+FROM sessions WHERE tenant = :tenant AND id = :session AND next_place > 0
+ON CONFLICT (tenant, session, what, place) DO NOTHING
+
+-- What there was when the run at that place began.
+-- name: replaced.first
+SELECT body, sum, place FROM replaced WHERE tenant = :tenant AND session = :session AND what = :what AND place > :place
+ORDER BY place LIMIT 1
+
+-- name: replaced.erase
+DELETE FROM replaced WHERE tenant = :tenant AND session = :session
 
 -- name: compaction.insert
 INSERT INTO compactions (tenant, session, made, seen, sum) VALUES (:tenant, :session, :made, :seen, :seen_sum)
