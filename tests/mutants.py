@@ -3554,7 +3554,7 @@ MUTANTS = (
     Mutant(
         "session delete: what it had before goes too",
         "transactions/sessions.py",
-        '"replaced.erase", ',
+        '"replaced.erase",',
         "",
         ("tests/promise/test_erasing.py::test_a_session_that_is_deleted_leaves_no_word_in_any_table",),
     ),

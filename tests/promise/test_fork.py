@@ -275,6 +275,7 @@ async def test_the_session_state_of_the_shared_steps_is_the_forks(house: House) 
             assert (await life.rt.get_session(session)).state == {"who": ["ana", "kim"]}
 
 
+@pytest.mark.both_stores
 @pytest.mark.parametrize("end", ["done", error("rejected")])
 async def test_what_was_written_by_hand_since_is_not_in_a_fork(house: House, end: Any) -> None:
     @tool

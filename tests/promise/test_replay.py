@@ -707,6 +707,7 @@ async def test_the_session_state_of_then_is_what_a_replay_in_a_new_session_begin
         assert (await life.rt.get_session("s")).state == {"n": 3}
 
 
+@pytest.mark.both_stores
 async def test_what_was_written_by_hand_since_is_not_in_a_replay_in_a_new_session(house: House) -> None:
     @tool(effect="read")
     async def count(ctx: Any) -> str:

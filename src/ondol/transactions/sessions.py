@@ -145,9 +145,9 @@ def delete_session(
     yield from _orphan(tenant, session)
     yield from forget_session(tenant, session)
     erased = (
-        "message.erase", "entry.erase", "effect.erase", "ask.erase", "run.erase", "blob.loosen_of_session",
-        "blob.used_by_session", "replaced.erase", "compaction.erase", "carried.erase", "outbox.erase", "signal.erase",
-        "act.erase",
+        "message.erase", "entry.erase", "effect.erase", "ask.erase", "run.erase", "replaced.erase",
+        "blob.loosen_of_session", "blob.used_by_session",
+        "compaction.erase", "carried.erase", "outbox.erase", "signal.erase", "act.erase",
     )  # fmt: skip
     yield [(name, of_session) for name in erased]
     _, _, after = yield [
