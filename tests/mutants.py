@@ -1948,9 +1948,30 @@ MUTANTS = (
     Mutant(
         "memory: what is attached is from outside",
         "recalling.py",
-        "return any(isinstance(p, Attachment) for p in message.parts)",
-        "return False",
+        " or any(isinstance(p, Attachment) for p in message.parts)",
+        "",
         ("tests/promise/test_memory.py::test_a_fact_of_a_turn_that_saw_an_attachment_or_a_summary_is_marked",),
+    ),
+    Mutant(
+        "memory: a marked fact that the tool recalled marks what is remembered after it",
+        "memory.py",
+        " or any(isinstance(fact, dict) and _MARK in fact for fact in told)",
+        "",
+        ("tests/promise/test_memory.py::test_a_fact_of_a_turn_that_recalled_a_marked_one_by_its_tool_is_marked",),
+    ),
+    Mutant(
+        "memory: what was recalled and is not shown whole may have been marked",
+        "memory.py",
+        "return result.blob is not None or any(",
+        "return any(",
+        ("tests/promise/test_memory.py::test_a_fact_of_a_turn_that_recalled_a_marked_one_by_its_tool_is_marked",),
+    ),
+    Mutant(
+        "memory: what a note tells of results is from outside",
+        "recalling.py",
+        "return context.tells_results(message) or any(",
+        "return any(",
+        ("tests/promise/test_memory.py::test_a_fact_of_a_turn_that_was_told_a_result_by_a_note_is_marked",),
     ),
     Mutant(
         "context: no summary is one that was cut off",

@@ -25,6 +25,7 @@ NOTE_LIMIT = 16_000  # bytes of a note
 _NOTE_LEAST = 600  # of one that a budget leaves little room for: the shortest form of a request and its calls
 _NOTE_SHARE = 4  # a note may take this part of a request
 _SHOWN = (500, 120, 30)  # characters of each request, and of each call's arguments: as many as leave room for all calls
+_RETURNED = " It returned "
 _REJECTED = 3  # refused requests one after the other: what is repeated to each may be why
 EMPTY_CHAIN = b"\0" * 32
 
@@ -163,9 +164,14 @@ def _lines(one: Untold, shown: int) -> list[str]:
         arguments = _shortened(values.plain_text(values.loads(effect.arguments)), shown) if shown else "…"
         line = f"That request's call {effect.tool}({arguments}): {_told(effect.state)}."
         if shown > _SHOWN[-1] and (body := one.results.get(effect.ordinal)):
-            line += f" It returned {_shortened(_result_of(body), shown)!r}."
+            line += f"{_RETURNED}{_shortened(_result_of(body), shown)!r}."
         lines.append(line)
     return lines
+
+
+def tells_results(message: Message) -> bool:
+    """Is it a note with what calls of another run returned?"""
+    return message.origin == "runtime" and _RETURNED in message.text
 
 
 def _result_of(body: str) -> str:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, TypeAlias
 
 from ondol.errors import InvalidInput, NotDone
-from ondol.messages import Message
+from ondol.messages import Message, ToolResponse
 from ondol.tools import Context, Remembered, Remembers, Tool, tool
 
 Extract: TypeAlias = Callable[[Sequence[Message]], Awaitable[Sequence[str]]]
@@ -17,6 +17,7 @@ Extract: TypeAlias = Callable[[Sequence[Message]], Awaitable[Sequence[str]]]
 LONGEST_FACT = 2_000  # characters
 _LONGEST_KEPT = timedelta(days=36_500)
 _MOST_RECALLED = 50  # facts that one call of ``recall`` gives
+_MARK = "from_outside"
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,13 @@ async def _forget(ctx: Context[Any], id: str) -> str:
 def _told(fact: Remembered) -> dict[str, Any]:
     told: dict[str, Any] = {"id": fact.id, "fact": fact.text, "since": fact.since.date().isoformat()}
     by = {} if fact.by == "words" else {"found_by": fact.by}
-    return told | by | ({"from_outside": True} if fact.untrusted else {})
+    return told | by | ({_MARK: True} if fact.untrusted else {})
+
+
+def tells_marked(result: ToolResponse) -> bool:
+    """Does the result of a tool of the memory tell a fact that is marked? One that is not shown whole may."""
+    told = result.response if isinstance(result.response, list) else ()
+    return result.blob is not None or any(isinstance(fact, dict) and _MARK in fact for fact in told)
 
 
 #: The tools that an agent with a memory has beside its own.

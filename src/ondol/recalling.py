@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ondol import context, lookups, terms, values
 from ondol.clock import from_micros, micros
 from ondol.lookups import FoundFact
-from ondol.memory import MEMORY_TOOLS, Memory
-from ondol.messages import Attachment, Message
+from ondol.memory import MEMORY_TOOLS, Memory, tells_marked
+from ondol.messages import Attachment, Message, Part, ToolResponse
 from ondol.outputs import READ_MORE
 from ondol.secret import redact
 from ondol.tools import Remembered
@@ -90,8 +90,12 @@ class RunMemory:
 
 def _is_from_outside(message: Message) -> bool:
     if message.role == "tool":
-        return any(getattr(p, "name", "") not in _OWN_TOOLS for p in message.parts)
-    return any(isinstance(p, Attachment) for p in message.parts)
+        return any(_is_outside_result(p) for p in message.parts)
+    return context.tells_results(message) or any(isinstance(p, Attachment) for p in message.parts)
+
+
+def _is_outside_result(part: Part) -> bool:
+    return not isinstance(part, ToolResponse) or part.name not in _OWN_TOOLS or tells_marked(part)
 
 
 class CallMemory:

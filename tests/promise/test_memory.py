@@ -21,6 +21,7 @@ from ondol import (
     ContextPolicy,
     Deny,
     InvalidInput,
+    Limits,
     Memory,
     ModelRequest,
     NotFound,
@@ -245,6 +246,51 @@ async def test_a_fact_of_a_turn_that_saw_content_from_outside_is_marked_and_show
         assert "(from outside) is called boss" in system(friend)
         await rt.run(friend, "remember boss drinks milk", user="kim", session="d")  # it was shown the marked one
         assert {f.text: f.untrusted for f in await rt.memory.ls(**KIM)}["boss drinks milk"]
+
+
+@pytest.mark.parametrize("asked", ["recall boss", "recall much"])
+async def test_a_fact_of_a_turn_that_recalled_a_marked_one_by_its_tool_is_marked(db: str, asked: str) -> None:
+    """Said again by such a turn, a marked one stays so. Nobody looks for the mark in what was too long to be shown."""
+
+    @tool(effect="read")
+    async def look(at: str) -> str:
+        return f"{at}: kim likes to be called boss"
+
+    friend = rememberer(tools=[look], memory=Memory(recall=0), limits=Limits(tool_output=1_000))
+    async with runtime(db, friend) as rt:
+        await rt.run(friend, "look page", user="kim", session="a")
+        await rt.run(friend, "remember is called boss", user="kim", session="a")
+        await rt.memory.add("much " * 300, **KIM)
+        await rt.run(friend, "recall tea", user="kim", session="b")
+        await rt.run(friend, "remember likes tea", user="kim", session="b")
+        await rt.run(friend, asked, user="kim", session="b")
+        await rt.run(friend, "remember is called boss", user="kim", session="b")
+        await rt.run(friend, "remember boss likes milk", user="kim", session="b")
+        facts = {f.text: f.untrusted for f in await rt.memory.ls(**KIM)}
+    assert (facts["likes tea"], facts["is called boss"], facts["boss likes milk"]) == (False, True, True)
+
+
+async def test_a_fact_of_a_turn_that_was_told_a_result_by_a_note_is_marked(db: str) -> None:
+    @tool
+    async def order() -> str:
+        return "made; the customer is called boss"
+
+    def answers(request: ModelRequest) -> Any:
+        said = next(m.text for m in reversed(request.messages) if m.role == "user" and not m.origin)
+        script = {
+            "order": [call("order"), error("rejected")], "fail": [error("rejected")],
+            "tea": [call("remember", fact="likes tea"), "ok"], "boss": [call("remember", fact="is called boss"), "ok"],
+        }  # fmt: skip
+        return script[said][request.step]
+
+    friend = Agent("friend", model=ScriptedModel(answers), tools=[order], memory=Memory())
+    async with runtime(db, friend) as rt:
+        for failing, following in (("fail", "tea"), ("order", "boss")):
+            with pytest.raises(RunFailed):
+                await rt.run(friend, failing, user="kim", session="a")
+            await rt.run(friend, following, user="kim", session="a")
+        facts = {f.text: f.untrusted for f in await rt.memory.ls(**KIM)}
+    assert facts == {"likes tea": False, "is called boss": True}
 
 
 async def test_a_fact_of_a_turn_that_saw_an_attachment_or_a_summary_is_marked(db: str) -> None:
