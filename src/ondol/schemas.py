@@ -138,7 +138,7 @@ def _problems(value: Any, schema: Any, root: Schema, where: str) -> Iterator[_Pr
 _KINDS: Mapping[str, Callable[[Any], bool]] = {
     "string": lambda v: isinstance(v, str),
     "integer": lambda v: isinstance(v, int) and not isinstance(v, bool),
-    "number": lambda v: isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v),
+    "number": lambda v: math.isfinite(v) if isinstance(v, float) else isinstance(v, int) and not isinstance(v, bool),
     "boolean": lambda v: isinstance(v, bool),
     "array": lambda v: isinstance(v, list),
     "object": lambda v: isinstance(v, dict),
@@ -326,12 +326,21 @@ def _number(value: float, schema: Schema) -> Iterator[str]:
         yield f"must be at least {schema['minimum']}, not {value}"
     if value > schema.get("maximum", math.inf):
         yield f"must be at most {schema['maximum']}, not {value}"
-    if value <= schema.get("exclusiveMinimum", -math.inf):
+    if "exclusiveMinimum" in schema and value <= schema["exclusiveMinimum"]:
         yield f"must be more than {schema['exclusiveMinimum']}, not {value}"
-    if value >= schema.get("exclusiveMaximum", math.inf):
+    if "exclusiveMaximum" in schema and value >= schema["exclusiveMaximum"]:
         yield f"must be less than {schema['exclusiveMaximum']}, not {value}"
-    if "multipleOf" in schema and not math.isclose(value, round(value / schema["multipleOf"]) * schema["multipleOf"]):
+    if "multipleOf" in schema and not _is_multiple(value, schema["multipleOf"]):
         yield f"must be a multiple of {schema['multipleOf']}, not {value}"
+
+
+def _is_multiple(value: float, of: float) -> bool:
+    if isinstance(value, int) and isinstance(of, int):
+        return value % of == 0
+    try:
+        return math.isclose(value, round(value / of) * of)
+    except OverflowError:  # it is checked where the answer is used
+        return True
 
 
 def _items(value: list[Any], schema: Schema, root: Schema, where: str) -> Iterator[_Problem]:

@@ -41,6 +41,7 @@ TYPES: list[Any] = [
 ]  # fmt: skip
 
 VALUES: list[Any] = [
+    10**9 + 1, 10**400,
     True, 0, 1, 5, 9, -1, 0.5, 3.1, 5.0, None, "", "a", "aa", "red", "yes", "0.10", "2026-03-01", "09:00:00", "PT1H",
     "2026-03-01T09:00:00+09:00", "00000000-0000-4000-8000-000000000000", [], [1, "a"], [True], [[True]], [1, 2, 3],
     {}, {"a": 1}, {"a": "x"}, {"amount": 3}, {"amount": 9}, {"amount": 3, "colour": "green"}, [{"amount": 2}, 7],
@@ -93,9 +94,12 @@ def test_any_value_is_judged_as_its_type_judges_it(value: Any) -> None:
         (dict[str, int], {"a": "x"}, 'a: must be a whole number, not "x"'),
         (str, 5, "must be a text, not 5"),
         (float, float("nan"), "must be a number, not NaN"),
+        (float, float("inf"), "must be a number, not Infinity"),
+        (Any, float("inf"), None),
+        (dict[str, Any], {"a": [float("-inf")]}, None),
     ],
 )
-def test_what_does_not_fit_is_named_with_its_place(type_: Any, value: Any, why: str) -> None:
+def test_what_does_not_fit_is_named_with_its_place(type_: Any, value: Any, why: str | None) -> None:
     assert schemas.problem(value, schemas.schema_of(TypeAdapter(type_))) == why
 
 
