@@ -13,11 +13,13 @@ import contextlib
 import json
 import mimetypes
 import os
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -90,13 +92,12 @@ class AsyncClient:
         url = url or os.environ.get("ONDOL_URL")
         if not url:
             raise InvalidInput("no server is named: say Client('http://HOST:PORT'), or set ONDOL_URL")
-        if not url.startswith(("http://", "https://")):
-            raise InvalidInput(f"{url!r} is no address of a server: say http://HOST:PORT")
+        url = url.rstrip("/")
+        self.url, self._timeout = _shown_address(url), timeout
         token = token or os.environ.get("ONDOL_TOKEN")
         headers = {"authorization": f"Bearer {_in_header('the token', token)}"} if token else {}
-        self.url, self._timeout = url.rstrip("/"), timeout
         self._http = httpx.AsyncClient(
-            base_url=f"{self.url}/v1/", headers=headers, timeout=httpx.Timeout(timeout, read=max(timeout, _WAIT + 15)),
+            base_url=f"{url}/v1/", headers=headers, timeout=httpx.Timeout(timeout, read=max(timeout, _WAIT + 15)),
             transport=transport, trust_env=False,
         )  # fmt: skip
         self.clock, self.memory = clock.SystemClock(), RemoteMemory(self)
@@ -508,6 +509,21 @@ def _key(operation_id: str | None) -> str:
     made = ids.new_operation_id(clock.SystemClock().now()) if operation_id is None else operation_id
     given = ids.checked_id("operation_id", _in_header("operation_id", made))
     return '"' + given.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _shown_address(url: str) -> str:
+    """The address of a server as it is shown: without a user and a password. Raises InvalidInput for what is none."""
+    with contextlib.suppress(ValueError):  # unbalanced brackets, or a port that is no number
+        parts = urlsplit(url if url.isprintable() else "")
+        if (
+            parts.scheme in ("http", "https")
+            and parts.hostname
+            and parts.port != 0
+            and not (parts.query or parts.fragment)
+        ):
+            return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    shown = re.sub(r"//.*@", "//…@", url)
+    raise InvalidInput(f"{shown!r} is no address of a server: say http://HOST:PORT")
 
 
 def _in_header(kind: str, value: str) -> str:

@@ -241,6 +241,38 @@ async def test_a_server_that_is_not_there_is_said(db: str) -> None:
             await there.get_run("r")
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        "h:8000",
+        "ftp://h",
+        "http://",
+        "http://[",
+        "http://h:port",
+        "http://h:99999",
+        "http://h:-1",
+        "http://h?x",
+        "http://h\n",
+    ],
+)
+def test_what_is_no_address_of_a_server_is_refused_without_its_password(address: str) -> None:
+    with pytest.raises(InvalidInput, match="is no address of a server: say http://HOST:PORT"):
+        AsyncClient(address)
+    with pytest.raises(InvalidInput) as refused:
+        AsyncClient(address.replace("//", "//kim:secret@"))
+    assert "secret" not in str(refused.value)
+
+
+async def test_a_password_in_an_address_is_sent_and_not_shown() -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        assert request.headers["authorization"] == "Basic a2ltOnNlY3JldA=="
+        raise httpx.ConnectError("nobody there")
+
+    async with AsyncClient("http://kim:secret@h:9/at/", transport=httpx.MockTransport(answer)) as there:
+        with pytest.raises(Unreachable, match="no answer from http://h:9/at \\("):
+            await there.get_run("r")
+
+
 @pytest.mark.parametrize("said", ["Wed, 21 Oct 2026 07:28:00 GMT", "inf", "soon", "0"])
 async def test_a_proxy_that_is_busy_is_asked_again_whatever_it_says_of_the_time(said: str) -> None:
     busy = httpx.Response(503, headers={"retry-after": said}, text="<html>busy</html>")
@@ -492,8 +524,16 @@ async def test_where_there_is_nothing_the_place_is_named_that_was_looked_at(http
 
 def test_no_password_is_shown_of_the_place_that_was_looked_at() -> None:
     for given in (Options(db="postgresql://kim:secret@db/ondol"), Options(url="https://kim:secret@host")):
-        place = Cli(given, None).place
-        assert ("kim@" in place, "secret" in place) == (True, False), place
+        cli = Cli(given, None)
+        for shown in (cli.place, cli.command("runs")):
+            assert ("kim@" in shown, "secret" in shown) == (True, False), shown
+
+
+def test_a_store_and_a_server_are_not_named_together(tmp_path: Path) -> None:
+    words = ("--url", "http://127.0.0.1:1", "--db", "sqlite:///x.db")
+    for line in ((*words, "runs"), ("runs", *words)):
+        refused = ondol(*line, cwd=tmp_path)
+        assert (refused.code, "say one of them" in refused.err) == (2, True), refused.err
 
 
 @pytest.mark.parametrize("words", [("--prices", "prices.toml"), ("--tenant", "acme")])

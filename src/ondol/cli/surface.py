@@ -88,6 +88,8 @@ class Cli:
     """What a command works with: the store that was named, and where its answer goes."""
 
     def __init__(self, options: Options, environment: str | None) -> None:
+        if options.db and options.url:
+            raise InvalidInput("--db names a store and --url a server: say one of them")
         self.options = options
         self.named_db = options.db or environment or None
         # In commands that are shown; not what the environment says anyway, and no password.
@@ -134,7 +136,8 @@ class Cli:
 
     def command(self, *words: str) -> str:
         """A command that works on the same store, to be shown and copied."""
-        db = ["--db", self._shown_db] if self._shown_db else ["--url", self.options.url] if self.options.url else []
+        url = self.options.url and _without_password(self.options.url)
+        db = ["--db", self._shown_db] if self._shown_db else ["--url", url] if url else []
         return shlex.join(["ondol", *db, *words])
 
     @asynccontextmanager
