@@ -114,6 +114,10 @@ class PostgresStore:
         rows = await self.read(_list, "owner.list", ended=f"{forgiven:g}")
         return {owner: json.loads(agents) for owner, agents in rows}
 
+    async def leases(self) -> dict[str, str]:
+        """Until when each owner says that it lives; a later time where it was asked again: it does."""
+        return {owner: until for owner, until in await self.read(_list, "owner.leases")}  # noqa: C416 - rows of anything
+
     # --- transactions -------------------------------------------------------------------------------------------
 
     def write(self, tx: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:

@@ -67,6 +67,9 @@ ON CONFLICT (id) DO UPDATE SET agents = excluded.agents, leased_until = excluded
 SELECT id, agents FROM owners
 WHERE leased_until > clock_timestamp() - make_interval(secs => CAST(:ended AS float8)) ORDER BY id
 
+-- name: owner.leases
+SELECT id, CAST(leased_until AS TEXT) FROM owners WHERE leased_until > clock_timestamp() ORDER BY id
+
 -- name: owner.forget
 DELETE FROM owners WHERE id = :owner
 

@@ -23,6 +23,7 @@ from ondol.stores.postgres_place import Place
 from ondol.transactions import Tx
 
 _RESTORE = "restore a backup (pg_restore)"
+_LOOK_AGAIN = 0.1  # seconds between two looks whether somebody drives
 #: The same questions as to SQLite, where it is asked in its own way.
 _OWN_WAY = {
     sqlite_admin.ENTRIES: """
@@ -119,19 +120,28 @@ async def begin_generation(url: str, *, clock: Clock | None = None) -> int:
     rows are counted for the planner, as a backup holds no counts.
 
     Raises:
-        StoreBusy: a process drives this store. StoreError
+        StoreError: a process drives this store.
     """
     store = PostgresStore(url)
     await store.open(lambda: None)
     try:
-        if drivers := await store.drivers():
-            raise StoreError(f"{store.name} is driven by {', '.join(sorted(drivers))}: stop these processes first")
+        await _refuse_while_driven(store)
         now = to_micros((clock or SystemClock()).now())
         parked = await store.write(_begin_generation, now)
     finally:
         await store.close()
     await asyncio.to_thread(_count_rows, store.place)
     return parked
+
+
+async def _refuse_while_driven(store: PostgresStore) -> None:
+    """Who drove as the backup was made is in it, with a lease that nobody renews any more: its end is waited for."""
+    first: dict[str, str] = {}
+    while leases := await store.leases():
+        first = leases | first
+        if living := [owner for owner, until in leases.items() if until != first[owner]]:
+            raise StoreError(f"{store.name} is driven by {', '.join(living)}: stop these processes first")
+        await asyncio.sleep(_LOOK_AGAIN)
 
 
 def _count_rows(place: Place) -> None:
