@@ -3586,6 +3586,30 @@ MUTANTS = (
         "and found else",
         ("tests/stores/test_sqlite_damage.py::test_a_damaged_state_can_be_replaced_by_hand",),
     ),
+    Mutant(
+        "context: the hash of a request covers what it leaves out",
+        "context.py",
+        "{values.dumps(shown.view.dumps())}|{shown.carried}|",
+        "{shown.carried}|",
+        ("tests/rules/test_view.py::test_the_hash_of_a_request_tells_what_of_the_session_it_shows",),
+    ),
+    Mutant(
+        "context: what a provider counts is kept only where there is a budget",
+        "preparing.py",
+        "if drive.served.agent.context is None or shown is None:",
+        "if shown is None:",
+        ("tests/promise/test_context.py::test_what_a_provider_counts_is_not_kept_where_nobody_set_a_budget",),
+    ),
+    Mutant(
+        "steps: who planned a step goes on when all that is durable is folded",
+        "calls.py",
+        "await drive.caught_up()\n            return drive.state.effects[number]",
+        "return drive.state.effects[number]",
+        (
+            "tests/promise/test_steps.py::test_a_step_that_is_planned_while_a_sibling_does_not_know_of_its_own_outcome_yet"
+            "_waits_for_it",
+        ),
+    ),
 )
 
 

@@ -526,6 +526,15 @@ async def test_what_a_provider_counts_holds_for_the_next_turn_and_after_a_restar
         assert measured.model == "other"
 
 
+async def test_what_a_provider_counts_is_not_kept_where_nobody_set_a_budget(db: str) -> None:
+    """Another model of the session may have room for all."""
+    answer = Answer(parts=(Text("so it is"),), input_tokens=900, output_tokens=1)
+    agent = Agent("a", model=ScriptedModel(lambda request: answer))
+    async with Runtime(db, agents=[agent]) as rt:
+        await rt.run(agent, "hello", session="s")
+        assert (await rt.get_session("s"))._row.seen is None
+
+
 # --- compaction by hand -----------------------------------------------------------------------------------------
 
 

@@ -30,7 +30,7 @@ from ondol import (
     ToolResponse,
     tool,
 )
-from ondol.testing import FaultPlan, barrier, call, raise_
+from ondol.testing import Barrier, FaultPlan, barrier, call, raise_
 from promise.house import HELLO, House, letter, look, mail, notes, refund, rest, states, the_ask, wire
 
 TASK = [call("task")]
@@ -578,6 +578,42 @@ async def test_calls_beside_each_other_are_refused_before_anything_happens(house
         assert await rest(run) == "completed"
         assert [e.tool for e in await run.effects()] == ["task", "letter"]
     assert told(house).value == "letter done"
+
+
+class _Releases:
+    """The program goes on, and so does what waits at a barrier."""
+
+    def __init__(self, held: Barrier) -> None:
+        self.held = held
+
+    def hit(self) -> None:
+        self.held.go_on.set()
+
+    async def ahit(self) -> None:
+        self.hit()
+
+
+async def test_a_step_that_is_planned_while_a_sibling_does_not_know_of_its_own_outcome_yet_waits_for_it(
+    house: House,
+) -> None:
+    held = barrier()  # the outcome is durable, and nobody was told
+
+    async def first(ctx: Context[Any]) -> Any:
+        return await ctx.call(letter, to="kim")
+
+    async def second(ctx: Context[Any]) -> Any:
+        await held.reached.wait()
+        return await ctx.call(refund, order="1")
+
+    plan = FaultPlan().at("outcome.after", fault=held).at("plan_step.after", nth=2, fault=_Releases(held))
+    agent = house.agent([call("first"), call("second")], "done", tools=[steps(first, "first"), steps(second, "second")])
+    async with house.life(agent, plan=plan) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert await rest(run) == "completed"
+        assert await states(run) == [
+            ("first", "succeeded", 0), ("second", "succeeded", 0),
+            ("letter", "succeeded", 1), ("refund", "succeeded", 1),
+        ]  # fmt: skip
 
 
 async def test_a_body_that_does_not_wait_for_its_call_has_failed_once_that_is_over(house: House) -> None:

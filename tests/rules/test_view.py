@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from ondol import sizes, view
+from ondol import context, sizes, view
+from ondol.journal import Shown
 from ondol.messages import Attachment, Message, Reasoning, Text, ToolCall, ToolResponse, tool_result, user
 from ondol.providers.script import malformed
 from ondol.view import Forms, Item, Room, View
@@ -188,3 +189,15 @@ def test_a_short_result_is_no_longer_as_a_reference() -> None:
 @pytest.mark.parametrize(("given", "place"), [("m12", (12, None)), (" M3.1 ", (3, 1)), ("12", None), ("m", None)])
 def test_a_reference_names_a_message_or_a_part_of_it(given: str, place: object) -> None:
     assert view.place_of(given) == place
+
+
+def test_the_hash_of_a_request_tells_what_of_the_session_it_shows() -> None:
+    shown = Shown(clock=0, since=None, zone=None, history=9, definition="d")
+    told = Message("system", (Text("be kind"),))
+    others = [
+        shown, shown._replace(definition="e"), shown._replace(carried="c"),
+        *(shown._replace(view=View(**{part: 3})) for part in View._fields),
+    ]  # fmt: skip
+    heads = {context.request_head(told, each) for each in others}
+    heads.add(context.request_head(Message("system", (Text("be strict"),)), shown))
+    assert len(heads) == len(others) + 1
