@@ -1960,6 +1960,13 @@ MUTANTS = (
         ("tests/promise/test_memory.py::test_a_fact_of_a_turn_that_recalled_a_marked_one_by_its_tool_is_marked",),
     ),
     Mutant(
+        "search: what a note quotes of others is not found",
+        "lookups.py",
+        "(message := messages.loads(checked_body(run, *body[0]))).origin is None",
+        "(message := messages.loads(checked_body(run, *body[0])))",
+        ("tests/promise/test_search.py::test_what_a_note_quotes_of_another_user_is_not_found",),
+    ),
+    Mutant(
         "memory: what was recalled and is not shown whole may have been marked",
         "memory.py",
         "return result.blob is not None or any(",

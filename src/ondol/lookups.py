@@ -190,7 +190,8 @@ class FoundText(NamedTuple):
 
 
 def find_messages(space: Space, query: str, limit: int) -> Tx[list[FoundText]]:
-    """The messages of a history that fit a query best, the best first."""
+    """The messages of a history that fit a query best, the best first. Notes of the runtime are none: they quote runs
+    that did not complete, also those of other users."""
     found = yield from candidates(space, query)
     if found is None:
         return []
@@ -201,9 +202,9 @@ def find_messages(space: Space, query: str, limit: int) -> Tx[list[FoundText]]:
         ("message.one", {"tenant": space.tenant, "run": run, "ordinal": ordinal}) for run, ordinal in places.values()
     ]
     texts = {
-        doc: text_of(messages.loads(checked_body(run, *body[0])))
+        doc: text_of(message)
         for (doc, (run, _)), body in zip(places.items(), stored, strict=True)
-        if body
+        if body and (message := messages.loads(checked_body(run, *body[0]))).origin is None
     }
     return [FoundText(*places[h.text], texts[h.text], h) for h in ranking.ranked(query, found.rare, texts, limit)]
 

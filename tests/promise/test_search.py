@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,22 @@ async def test_what_was_said_in_the_session_is_found_and_nothing_of_another_user
         assert days == {"금요일", "목요일"}
         direct = await rt.search_history("목요일", user="kim")
         assert direct[0].locator.startswith("session b ")
+
+
+async def test_what_a_note_quotes_of_another_user_is_not_found(db: str) -> None:
+    agent = searcher(SessionHistory(), UserHistory())
+    answers = iter([[error("rejected")]])
+    agent = replace(agent, model=ScriptedModel(lambda request: next(answers, None) or answer(request)))
+    async with Runtime(db, agents=[agent]) as rt:
+        with pytest.raises(RunFailed):
+            await rt.run(agent, "my number is 4711", user="lee", session="a")
+        told = await rt.start(agent, "which number?", user="kim", session="a")
+        await told.result()
+        assert "4711" in (await told.messages())[0].text
+        for where in ("this_conversation", "conversations"):
+            await rt.run(agent, f"search {where} number", user="kim", session="a")
+            assert {f["text"] for f in hits(agent)} >= {"which number?"}
+            assert not any("4711" in f["text"] for f in hits(agent))
 
 
 @pytest.mark.both_stores
