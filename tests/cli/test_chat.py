@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pty
+import shlex
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -41,6 +42,38 @@ async def states(cwd: Path) -> list[tuple[str, str | None]]:
 
 def let_go(cwd: Path) -> None:
     (cwd / "fifo").write_text("enough")
+
+
+def first_line(*words: str, cwd: Path) -> str:
+    """What a chat on a terminal begins with."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(cwd)
+        os.execve(sys.executable, [sys.executable, "-m", "ondol", *words], environment())
+    said = b""
+    while b"> " not in said:
+        said += os.read(terminal, 4096)
+    os.write(terminal, b"\x04")
+    os.waitpid(pid, 0)
+    return said.decode().partition("\n")[0]
+
+
+def test_how_to_go_on_later_is_with_all_that_was_said(tmp_path: Path) -> None:
+    said = [
+        "--user",
+        "kim",
+        "--model",
+        "script:demo",
+        "--time-zone",
+        "Asia/Seoul",
+        "--agent",
+        "asking",
+        "--if-busy",
+        "steer",
+    ]
+    begins = first_line("chat", app("rt"), "--session", "s", *said, cwd=tmp_path)
+    go_on = shlex.split(begins.partition("go on later: ")[2].strip().removesuffix(")"))
+    assert go_on == ["ondol", "--db", f"sqlite:///{tmp_path}/own.db", "chat", app("rt"), "--session", "s", *said]
 
 
 def test_in_a_pipe_each_line_is_a_message_and_only_answers_are_printed(tmp_path: Path) -> None:
@@ -205,5 +238,5 @@ async def test_ctrl_c_on_a_terminal_stops_the_turn_and_the_chat_goes_on(tmp_path
     await shows(b"> ")
     os.write(terminal, leave)
     status = (await asyncio.to_thread(os.waitpid, pid, 0))[1]
-    assert os.waitstatus_to_exitcode(status) == (0 if leave == b"\x04" else 130)
+    assert os.waitstatus_to_exitcode(status) == (7 if leave == b"\x04" else 130)  # nobody knows what was let go
     assert await states(tmp_path) == [("cancelled", "cancelled"), ("completed", None)]

@@ -6,7 +6,9 @@ import asyncio
 import json
 import os
 import pty
+import shlex
 import signal
+import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -98,12 +100,27 @@ def test_a_failed_run_exits_with_1_and_goes_on_with_another_model(tmp_path: Path
     assert ondol(*db, "runs", "-o", "ids", cwd=tmp_path).ids == [failed.json["id"]]
 
 
+def test_how_to_go_on_names_the_model_and_the_agent_that_were_named(tmp_path: Path) -> None:
+    answers = tmp_path / "answers.json"
+    answers.write_text(json.dumps([{"error": "quota"}]))
+    words = ("--agent", "served", "--model", "script:answers.json")
+    failed = ondol("run", app("rt"), "hello", *words, cwd=tmp_path)
+    (go_on,) = [line.partition("go on: ")[2] for line in failed.err.splitlines() if "go on: " in line]
+    answers.write_text(json.dumps(["paid by now"]))
+    resumed = ondol(*shlex.split(go_on)[1:], cwd=tmp_path)
+    assert (failed.code, resumed.code, resumed.out) == (1, 0, "paid by now\n")
+
+
 def test_an_app_that_cannot_be_loaded_is_a_usage_error_that_names_the_line(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("import ondol\nondol.nothing\n")
     (tmp_path / "empty.py").write_text("")
     (tmp_path / "wrong.py").write_text("from ondol import Limits\nlimits = Limits(steps=-1)\n")
     (tmp_path / "loop.py").write_text("import asyncio\nwork = asyncio.sleep\nasyncio.run(work)\n")
+    (tmp_path / "null.py").write_text("\0")
+    (tmp_path / "base.py").write_text("class Left(BaseException): pass\n\nraise Left('not here')\n")
     for words, said in (
+        ("null.py:x", "null.py cannot be loaded: SyntaxError: "),
+        ("base.py:x", "(base.py, line 3): Left: not here"),
         ("nothing.py:x", "there is no file nothing.py"),
         ("nothing:x", "there is no module 'nothing'"),
         ("broken.py:x", "(broken.py, line 2)"),
@@ -116,6 +133,29 @@ def test_an_app_that_cannot_be_loaded_is_a_usage_error_that_names_the_line(tmp_p
         done = ondol("run", words, "hi", cwd=tmp_path)
         assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
         assert said in done.err
+
+
+def test_another_agent_than_the_one_that_is_named_is_not_run(tmp_path: Path) -> None:
+    refused = ondol("run", app("hello"), "hi", "--agent", "asking", cwd=tmp_path)
+    assert (refused.code, refused.out, "is the agent 'hello', and not 'asking'" in refused.err) == (2, "", True)
+    assert ondol("run", app("hello"), "hi", "--agent", "hello", cwd=tmp_path).code == 0
+
+
+def test_ctrl_c_while_the_command_is_still_being_loaded_is_no_traceback(tmp_path: Path) -> None:
+    program = """
+import sys
+
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == "ondol.cli.app":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupts())
+from ondol.cli import main
+main(["runs"])
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 
 def test_a_module_of_the_current_folder_is_run(tmp_path: Path) -> None:

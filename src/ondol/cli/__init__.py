@@ -7,6 +7,10 @@ from collections.abc import Sequence
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit with its code: see ``ondol.cli.codes``."""
-    from ondol.cli.app import run
+    try:
+        from ondol.cli.app import run
 
-    raise SystemExit(run(arguments))
+        code = run(arguments)
+    except KeyboardInterrupt:  # before there was a command: it takes a moment to load
+        code = 130
+    raise SystemExit(code)

@@ -19,7 +19,16 @@ from ondol.cli import codes
 from ondol.cli.follow import AtRest, Behind, NoDriver, Progress, follow, say_waiting, waiting_code
 from ondol.cli.lines import say_ask
 from ondol.cli.output import say, say_failed
-from ondol.cli.run import AgentName, AppName, IfBusyOption, Model, runtime_for, say_cut_off, stop_on_signals
+from ondol.cli.run import (
+    AgentName,
+    AppName,
+    IfBusyOption,
+    Model,
+    as_options,
+    runtime_for,
+    say_cut_off,
+    stop_on_signals,
+)
 from ondol.cli.surface import Cli, verb
 from ondol.errors import OndolError, RunCancelled, RunWaiting
 from ondol.events import Event
@@ -55,7 +64,11 @@ async def chat(
             talk = Chat(cli, rt, name, session, user, if_busy, time_zone)
             asyncio.get_running_loop().add_signal_handler(signal.SIGINT, talk.ctrl_c)
             if talk.for_people:
-                go_on = cli.command("chat", app, "--session", talk.session)
+                same = as_options(
+                    ("--user", user), ("--model", model), ("--time-zone", time_zone), ("--agent", agent),
+                    ("--if-busy", None if if_busy == "queue" else if_busy),
+                )  # fmt: skip
+                go_on = cli.command("chat", app, "--session", talk.session, *same)
                 say(f"session {talk.session} (Ctrl-C stops a turn, Ctrl-D leaves; go on later: {go_on})")
             try:
                 await talk.go_on()
@@ -251,8 +264,11 @@ class Chat:
             if not self.cli.out.for_people:
                 self.cli.out.bodies([(run.id, run_body(run))], one=True)
             self._failed(run, error)
-            for ask in await self.rt.asks(run=run.id):
+            left = await self.rt.asks(run=run.id)
+            for ask in left:
                 say_ask(self.cli, ask)
+            if left:
+                self._codes.append(waiting_code(left))
         else:
             self._answer(result, progress)
 

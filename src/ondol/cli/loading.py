@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import importlib
 import importlib.util
@@ -56,6 +57,8 @@ def load(name: str, agent: str | None = None) -> App:
     place, attribute, module = _named(name)
     found = getattr(module, attribute, None) if attribute else None
     match found:
+        case Agent() if agent not in (None, found.name):
+            raise InvalidInput(f"{name} is the agent {found.name!r}, and not {agent!r}: --agent is for a Runtime")
         case Agent():
             return _app(found, _runtime_of(module, found))
         case Runtime():
@@ -142,7 +145,9 @@ def _module(place: str) -> ModuleType:
             hint = f"say {place}.py:NAME" if Path(f"{place}.py").exists() else "say MODULE:NAME or FILE.py:NAME"
             raise InvalidInput(f"there is no module {place!r} here: {hint}") from error
         raise InvalidInput(f"{place} cannot be loaded{_where(error)}: {error}") from error
-    except (Exception, SystemExit) as error:
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        raise
+    except BaseException as error:  # an app may raise anything (SystemExit, or what pytest skips with)
         said = str(error) if isinstance(error, OndolError) else values.error_text(error)
         raise InvalidInput(f"{place} cannot be loaded{_where(error)}: {said}") from error
 
@@ -165,7 +170,7 @@ def _file(path: Path) -> ModuleType:
 
 def _where(error: BaseException) -> str:
     """The line of the user's code that raised."""
-    if isinstance(error, SyntaxError):
+    if isinstance(error, SyntaxError) and error.lineno is not None:
         return f" (line {error.lineno})"
     others = ("<", str(Path(__file__).parents[1]), str(Path(os.__file__).parent))  # this package, and Python's own
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(others)]

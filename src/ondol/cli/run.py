@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -71,6 +71,7 @@ async def drive(
 ) -> int:
     """Open the app's runtime, start (or find) a run, stay with it, print what it came to. Returns the exit code."""
     runtime, name = runtime_for(cli, app, model, agent)
+    here = as_options(("--app", app), ("--model", model), ("--agent", agent))
     progress = Progress(cli) if cli.out.for_people and cli.out.is_terminal else None
     ended_by = stop_on_signals()
     accepted: Run | None = None
@@ -90,12 +91,12 @@ async def drive(
                 progress.end_line()
             match standing:
                 case NoDriver(why=why):
-                    return _detach(cli, accepted, why, app)
+                    return _detach(cli, accepted, why, here)
                 case Behind(run=ahead):
                     return await _say_behind(cli, rt, accepted, ahead)
-            return await _say_end(cli, rt, accepted, progress, app)
+            return await _say_end(cli, rt, accepted, progress, here)
     except asyncio.CancelledError:
-        _say_detached(cli, accepted, app)
+        _say_detached(cli, accepted, here)
         if not ended_by:
             raise
         return 128 + ended_by[0]  # as shells say it
@@ -122,6 +123,11 @@ def _there(server: str, app: str, model: str | None, agent: str | None) -> tuple
     return cast(Runtime, AsyncClient(server)), agent or app.rpartition(":")[2]
 
 
+def as_options(*given: tuple[str, str | None]) -> list[str]:
+    """The options that were given, for a command that is to be copied."""
+    return [word for name, value in given if value is not None for word in (name, value)]
+
+
 def stop_on_signals() -> list[int]:
     """SIGTERM, and a terminal that is closed (SIGHUP), stop as Ctrl-C does: what is in flight may end, and runs are
     given back, which does not count as a crash."""
@@ -138,7 +144,7 @@ def stop_on_signals() -> list[int]:
     return seen
 
 
-async def _say_end(cli: Cli, rt: Runtime, run: Run, progress: Progress | None, app: str) -> int:
+async def _say_end(cli: Cli, rt: Runtime, run: Run, progress: Progress | None, here: Sequence[str]) -> int:
     try:
         result = await run.result()
     except RunWaiting as waiting:
@@ -149,7 +155,7 @@ async def _say_end(cli: Cli, rt: Runtime, run: Run, progress: Progress | None, a
         _print(cli, run, run_body(run))
         say_failed(error)
         if isinstance(error, RunFailed) and error.retryable:
-            say(f"  go on: {cli.command('runs', 'resume', run.id, '--app', app)}")
+            say(f"  go on: {cli.command('runs', 'resume', run.id, *here)}")
         for ask in await rt.asks(run=run.id):
             say_ask(cli, ask)
         return codes.of_error(error)
@@ -180,14 +186,14 @@ def _print(cli: Cli, run: Run, body: Mapping[str, Any]) -> None:
         cli.out.bodies([(run.id, body)], one=True)
 
 
-def _detach(cli: Cli, run: Run, why: str, app: str) -> int:
+def _detach(cli: Cli, run: Run, why: str, here: Sequence[str]) -> int:
     """It is accepted, but another process drives the store and lacks the agent: nobody waits for ever."""
     if cli.out.for_people:
         cli.out.line(run.id)
     else:
         _print(cli, run, run_body(run))
     say(f"run {run.id} is accepted and stays queued: another process drives this store, and {why}")
-    say(f"  go on when that one has ended: {cli.command('runs', 'resume', run.id, '--app', app)}")
+    say(f"  go on when that one has ended: {cli.command('runs', 'resume', run.id, *here)}")
     return codes.OK
 
 
@@ -200,10 +206,10 @@ async def _say_behind(cli: Cli, rt: Runtime, run: Run, ahead: Run) -> int:
     return waiting_code(asks)
 
 
-def _say_detached(cli: Cli, run: Run | None, app: str) -> None:
+def _say_detached(cli: Cli, run: Run | None, here: Sequence[str]) -> None:
     if run is None:
         say("stopped before anything was accepted")
         return
     say(f"detached from run {run.id}, which is not lost")
-    say(f"  go on:   {cli.command('runs', 'resume', run.id, '--app', app)}")
+    say(f"  go on:   {cli.command('runs', 'resume', run.id, *here)}")
     say(f"  give up: {cli.command('runs', 'cancel', run.id)}")
