@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 from collections.abc import AsyncIterator
+from typing import Any, Literal
 
 import pytest
 from house import House, house, visitor
 from kit import until, waits
 
-from ondol import Agent, ContextPolicy, Runtime, access
+from ondol import Agent, Context, ContextPolicy, Runtime, access, tool
 from ondol.handles import Ask
 from ondol.http.guard import Admission
-from ondol.testing import ScriptedModel
+from ondol.testing import ScriptedModel, call
 
 
 @pytest.fixture
@@ -197,13 +200,46 @@ async def test_a_question_is_answered_in_its_type(h: House) -> None:
     assert "deleted" in (await h.page(f"/runs/{run.id}")).text
 
 
+@pytest.mark.parametrize(
+    ("schema", "shown", "typed", "answer"),
+    [
+        (Literal["a", None], ['"a"', "null"], "null", None),
+        (Literal["1", 1, True], ['"1"', "1", "true"], '"1"', "1"),
+        (Literal["a", "b"], ["a", "b"], "a", "a"),
+        (str | None, ["Answer"], "1182", "1182"),
+        (str | None, ["Answer"], "null", None),
+        (bool | None, ["Answer"], "yes", True),
+        (str, ["Answer"], '"1182"', '"1182"'),
+    ],
+)
+async def test_what_can_be_answered_is_seen_and_typed_as_on_the_command_line(
+    db: str, schema: Any, shown: list[str], typed: str, answer: Any
+) -> None:
+    @tool(effect="steps")
+    async def question(ctx: Context[None]) -> str:
+        return repr(await ctx.ask("Which one?", schema=schema))
+
+    agent = Agent("asks", model=ScriptedModel([call("question"), "done"]), tools=[question])
+    async with Runtime(db, agents=[agent]) as rt, visitor(rt) as client:
+        h = House(rt, client)
+        run = await h.rests("go", "asks")
+        (ask,) = await run.asks()
+        page = await h.page(f"/asks/{ask.id}")
+        buttons = re.findall(r"<button (?:class=\"go\"|name=\"value\")[^>]*>(.*?)</button>", page.html)
+        assert [html.unescape(re.sub(r"<svg.*</svg>", "", b)) for b in buttons] == shown
+        await h.post(f"/asks/{ask.id}", **page.fields(f"/asks/{ask.id}"), value=typed, by="lee")
+        assert (await rt.get_ask(ask.id)).value == answer
+
+
 async def test_an_unknown_effect_is_settled_by_what_somebody_saw(h: House) -> None:
     ask = await asked(h, "lost")
     where = f"/effects/{ask.effect}/resolve"
     page = await h.page("/")
     assert "send_email" in page.text
     form = page.fields(where)
-    assert "evidence" in (await h.post(where, 422, **form, outcome="happened", evidence=" ")).text
+    refused = await h.post(where, 422, **form, outcome="happened", evidence=" ", result="<sent>")
+    assert "evidence" in refused.text
+    assert "<sent>" in refused.text, "what was typed is gone"
     assert "say what you saw" in (await h.post(where, 422, **form, outcome="", evidence="x")).text
     there = await h.post(where, **form, outcome="happened", evidence="it is in the outbox", result="sent", by="lee")
     assert there.to == "/"

@@ -6,6 +6,7 @@ carries the hash of what was shown.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import secrets
@@ -15,6 +16,7 @@ from fastapi import APIRouter, Request
 from starlette.datastructures import FormData, UploadFile
 from starlette.responses import Response
 
+from ondol import schemas
 from ondol.attaching import File
 from ondol.errors import InvalidInput, OndolError, Unauthenticated
 from ondol.handles import Ask
@@ -144,8 +146,8 @@ def _add_decisions(router: APIRouter, looks: Looks) -> None:
     async def resolve(request: Request, effect: str) -> Response:
         caller, form = caller_in(request), await form_of(request)
         await service.effect(caller, effect)
+        result = text_in(form, "result")
         try:
-            result = text_in(form, "result")
             kind = text_in(form, "outcome")
             word = Word(
                 kind=kind, evidence=text_in(form, "evidence"), by=by_in(form),
@@ -160,8 +162,10 @@ def _add_decisions(router: APIRouter, looks: Looks) -> None:
             raise
         except OndolError as error:
             now = await service.effect(caller, effect)
-            typed = text_in(form, "evidence")
-            return await show_effect(looks, request, caller, now, error=error, status=status_of(error), typed=typed)
+            return await show_effect(
+                looks, request, caller, now, error=error, status=status_of(error), typed=text_in(form, "evidence"),
+                result=result,
+            )  # fmt: skip
         return looks.back(request, form.get("next"), "/effects/{}", effect)
 
 
@@ -198,8 +202,14 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def _answer(text: str, schema: dict[str, Any]) -> Any:
-    """What was typed, as the question wants it: a text as it is, anything else as JSON."""
-    return text if schema.get("type") == "string" else _json_or_text(text)
+    """What was typed, as the question wants it: a text as it is, anything else as the command line takes it. What does
+    not fit is refused where it is decided."""
+    if schema.get("type") == "string":
+        return text
+    given = _json_or_text(text)
+    with contextlib.suppress(InvalidInput):
+        given = schemas.typed(text, schema)
+    return given
 
 
 def _json_or_text(text: str) -> Any:

@@ -294,15 +294,16 @@ async def show_ask(
 
 async def show_effect(
     looks: Looks, request: Request, caller: Caller, effect: Effect, *, error: Exception | None = None,
-    status: int = 200, typed: str | None = None,
+    status: int = 200, typed: str | None = None, result: str = "",
 ) -> Response:  # fmt: skip
-    """The page of an effect; with the ``error`` of a word about it that was not taken, and what was typed."""
+    """The page of an effect; with the ``error`` of a word about it that was not taken, and what was typed: as evidence,
+    and as what the call returned."""
     found = await looks.service.asks(caller, run=effect.run, state=None, limit=1000)
     about = [a for a in found.items if a.effect == effect.id]
     zones = await _zones(looks, caller, {effect.run})
     return await looks.page(
         request, "effect.html", status=status, caller=caller, effect=effect, about=about, zones=zones, error=error,
-        typed=typed,
+        typed=typed, result=result,
     )  # fmt: skip
 
 
