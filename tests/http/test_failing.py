@@ -291,6 +291,37 @@ async def test_what_is_no_request_is_told_so(http: Door, sent: bytes, status: in
     assert_is_problem(await answer_to(http, sent), status, "malformed")
 
 
+async def test_what_is_no_part_of_a_request_ends_a_stream_and_is_no_fault_of_ours(
+    http: Door, caplog: pytest.LogCaptureFixture
+) -> None:
+    await http.client.post("/v1/sessions", json={"id": "s"})
+    host, _, port = http.url.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"GET /v1/sessions/s/events HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n\r\n")
+    await reader.readuntil(b"retry: ")
+    writer.write(b"no chunk\r\n")
+    assert b"400" not in await reader.read()
+    writer.close()
+    assert [r for r in caplog.records if r.levelname == "ERROR"] == []
+
+
+async def test_who_waits_to_be_asked_for_a_body_that_is_refused_is_not_asked_for_it(http: Door) -> None:
+    head = b"POST /v1/runs HTTP/1.1\r\nhost: 127.0.0.1\r\nexpect: 100-continue\r\ncontent-type: application/json\r\n"
+    refused = await answer_to(http, head + b"content-length: 99999999\r\n\r\n")
+    assert_is_problem(refused, 413, "too_large")
+    slow = await raw(http, head + b"content-length: 50\r\n\r\n", b'{"agent"')
+    assert slow.startswith(b"HTTP/1.1 100 ")
+    assert b"HTTP/1.1 408 " in slow
+
+
+async def test_who_offers_another_protocol_is_answered_in_this_one(
+    http: Door, caplog: pytest.LogCaptureFixture
+) -> None:
+    offered = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2-settings": "AAMAAABkAAQAAP__"}
+    assert (await http.client.get("/healthz", headers=offered)).status_code == 200
+    assert caplog.records == []
+
+
 async def test_too_many_connections_are_told_so(http: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "_CONNECTIONS", 0)
     answer = await answer_to(http, b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")

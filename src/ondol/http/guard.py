@@ -210,6 +210,7 @@ class _Body:
         self._taken, self._limit = 0, limits.body
         self._deadline: float | None = None
         self._refused: Unauthenticated | None = None
+        self._is_held_back = False  # until it is asked for: "Expect: 100-continue"
         self.is_read = True
 
     async def check(self, request: Request, path: str, *, unknown: bool, refused: Unauthenticated | None) -> None:
@@ -224,6 +225,7 @@ class _Body:
         if not has_body:
             return
         self.is_read = False
+        self._is_held_back = request.headers.get("expect", "").lower() == "100-continue"
         if (coding := request.headers.get("content-encoding", "identity").strip().lower()) != "identity":
             raise UnsupportedMedia(f"a body that is encoded ({coding}) is not taken: send it without Content-Encoding")
         self._deadline = asyncio.get_running_loop().time() + self._limits.body_time
@@ -257,6 +259,7 @@ class _Body:
             return {"type": "http.request", "body": self._read, "more_body": False}
         if self.is_read:
             return await self._receive()
+        self._is_held_back = False
         try:
             async with asyncio.timeout_at(self._deadline):
                 message = await self._receive()
@@ -273,7 +276,7 @@ class _Body:
 
     async def discard(self) -> None:
         """Take what is still coming, for a moment: a client that is cut off while it sends does not hear why."""
-        if self.is_read:
+        if self.is_read or self._is_held_back:
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LINGER):

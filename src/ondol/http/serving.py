@@ -46,7 +46,10 @@ class _InTime(H11Protocol):
         self._arm()
 
     def send_400_response(self, msg: str) -> None:
-        """What came is no request: say so as everything else is said, and close."""
+        """What came is no request: say so as everything else is said, unless an answer is under way, and close."""
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.close()
+            return
         wrong = sys.exception()
         status = wrong.error_status_hint if isinstance(wrong, h11.RemoteProtocolError) else 400
         said = problem(Malformed(f"what came is no HTTP request that is taken ({wrong or msg})"), status)
@@ -54,6 +57,9 @@ class _InTime(H11Protocol):
         for event in (head, h11.Data(data=bytes(said.body)), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Nothing: some clients offer HTTP/2 with each request, and are answered in HTTP/1.1."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
