@@ -87,6 +87,13 @@ async def test_the_ledger_is_read_page_by_page(http: Door) -> None:
     assert listed == whole[5:8]
 
 
+async def test_what_there_is_not_has_nothing_in_any_list(http: Door) -> None:
+    async with AsyncClient(http.url) as there:
+        for rt in (http.app.runtime, there):
+            for wanted in ({"run": "r_nowhere"}, {"session": "nowhere"}):
+                assert await rt.effects(**wanted) == await rt.asks(**wanted) == []
+
+
 async def test_whoever_is_bound_to_a_user_pages_through_their_own(http: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     rt = http.app.runtime
     _, secret = await access.create_token(rt, "kim's", ["read"], user="kim")

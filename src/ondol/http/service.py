@@ -407,12 +407,13 @@ class Service:
     ) -> Page:  # fmt: skip
         """Those of the newest runs first, of each in call order; for one bound to a user, of that user's runs."""
         caller.needs("read")
-        if run is not None:
-            await self._run(caller, run)
-        elif session is not None:
-            await self._session(caller, session)
-        elif caller.user is not None:
-            return await self._own_effects(caller, state, after, limit)
+        if caller.user is not None:
+            if run is not None:
+                await self._run(caller, run)
+            elif session is not None:
+                await self._session(caller, session)
+            else:
+                return await self._own_effects(caller, state, after, limit)
         if after is not None and caller.user is not None:
             await self._run(caller, ids.effect_place(after)[0])
         rows = await self.rt.effects(
