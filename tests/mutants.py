@@ -3573,6 +3573,23 @@ MUTANTS = (
         ("tests/promise/test_replay.py::test_what_was_written_by_hand_since_is_not_in_a_replay_in_a_new_session",),
     ),
     Mutant(
+        "fork: of a run that went on behind others, with what there was before them",
+        "transactions/replaying.py",
+        "elif following and following[0][0] < place:",
+        "elif False:",
+        (
+            "tests/promise/test_fork.py::"
+            "test_a_fork_of_a_run_that_went_on_after_others_begins_with_what_it_began_with_before_them",
+        ),
+    ),
+    Mutant(
+        "fork: of a run that never began, with what there is now",
+        "transactions/replaying.py",
+        "until, place = parent.next_message, parent.next_place",
+        "until = parent.next_message",
+        ("tests/promise/test_fork.py::test_a_fork_of_a_run_that_never_began_begins_with_all_that_is_there_now",),
+    ),
+    Mutant(
         "replay: the zone of then",
         "transactions/replaying.py",
         "(parent.zone and of.zone)",

@@ -11,7 +11,7 @@ from kit import results
 
 from ondol import By, Context, InvalidInput, Limits, OperationMismatch, ReplayUnsafe, Run, tool
 from ondol.testing import FaultPlan, barrier, call, error
-from promise.house import HELLO, House, letter, notes, rest, the_ask
+from promise.house import HELLO, HELLO_BACK, House, letter, notes, rest, the_ask, wire
 
 REFUND, LETTER, LOOK, WIRE = (
     call("refund", order="1"), call("letter", to="kim"), call("look", order="1"), call("wire", to="kim"),
@@ -276,15 +276,16 @@ async def test_the_session_state_of_the_shared_steps_is_the_forks(house: House) 
 
 
 @pytest.mark.both_stores
+@tool
+async def enrol(ctx: Context[House], who: str) -> str:
+    ctx.deps.happened(ctx.idempotency_key, "enrol", who=who)
+    ctx.state["who"] = [*ctx.state.get("who", ()), who]
+    ctx.pin(f"{who} is in")
+    return "enrolled"
+
+
 @pytest.mark.parametrize("end", ["done", error("rejected")])
 async def test_what_was_written_by_hand_since_is_not_in_a_fork(house: House, end: Any) -> None:
-    @tool
-    async def enrol(ctx: Any, who: str) -> str:
-        house.happened(ctx.idempotency_key, "enrol", who=who)
-        ctx.state["who"] = [*ctx.state.get("who", ()), who]
-        ctx.pin(f"{who} is in")
-        return "enrolled"
-
     async with house.life(house.agent(tools=[enrol])) as life:
         await life.rt.write_session("s", state={"of": "then"})
         await life.rt.pin("s", "of then", by="lee")
@@ -297,6 +298,45 @@ async def test_what_was_written_by_hand_since_is_not_in_a_fork(house: House, end
         session = await life.rt.get_session(fork.session)
         assert session.state == {"of": "then", "who": ["kim"]}
         assert [pin.text for pin in session.pins] == ["of then", "kim is in"]
+
+
+@pytest.mark.both_stores
+async def test_a_fork_of_a_run_that_went_on_after_others_begins_with_what_it_began_with_before_them(
+    house: House,
+) -> None:
+    async with house.life(house.agent(tools=[enrol])) as life:
+        await life.rt.write_session("s", state={"of": "then"})
+        await life.rt.pin("s", "of then", by="lee")
+        first = await ends(life, house, error("auth"))
+        assert first.retryable
+        await life.rt.write_session("s", state={"of": "later"})
+        await ends(life, house, [call("enrol", who="kim")], "done", said="other", operation_id="other")
+        await life.rt.unpin("s", "p1", by="lee")
+        house.explicit["s"] = 4
+        house.answers("go", error("rejected"))
+        await rest(await life.rt.resume(first))
+        house.answers("go", "done")
+        session = await life.rt.get_session((await forked(life, first, 1)).session)
+        assert (session.state, [pin.text for pin in session.pins]) == ({"of": "then"}, ["of then"])
+        assert [m.message.text for m in await session.messages()] == ["go", "done"]
+
+
+@pytest.mark.both_stores
+async def test_a_fork_of_a_run_that_never_began_begins_with_all_that_is_there_now(house: House) -> None:
+    async with house.life(house.agent(tools=[enrol, wire])) as life:
+        waiting = await ends(life, house, [WIRE], [call("enrol", who="kim")], "done")
+        queued = await life.rt.start("a", HELLO, session="s", operation_id="queued")
+        await queued.cancel(by="lee")
+        await (await the_ask(waiting)).approve(by="lee")
+        assert (await waiting.result(through_asks=True)).text == "done"
+        await life.rt.write_session("s", state={"of": "now"})
+        await life.rt.pin("s", "of now", by="lee")
+        house.explicit["s"] = 2
+        fork = await forked(life, queued, 1)
+        session = await life.rt.get_session(fork.session)
+        assert (session.state, [pin.text for pin in session.pins]) == ({"of": "now"}, ["kim is in", "of now"])
+        said = [m.message.text for m in await session.messages() if m.message.text]
+        assert said[-3:] == ["done", HELLO, HELLO_BACK]
 
 
 async def test_a_fork_of_a_fork_and_the_same_operation_again(house: House) -> None:

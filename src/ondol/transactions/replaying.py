@@ -237,14 +237,17 @@ def _began(of: RunRow) -> Tx[int]:
 def _branch(new: NewReplay | NewFork, of: RunRow, until: int | None, at: int) -> Tx[tuple[str, int]]:
     """A new session with what was said in the run's session below the sequence ``until``, and with the state, the pins
     and the zone of then. Returns it and a place in its queue."""
-    session = ids.session_of(new.run)
+    session, place = ids.session_of(new.run), of.place
     of_parent: dict[str, Any] = {"tenant": of.tenant, "session": of.session}
-    (rows,) = yield [("session.get", of_parent)]
+    rows, following = yield [("session.get", of_parent), ("run.first_from", of_parent | {"until": until})]
     parent = SessionRow(*rows[0])
-    until = parent.next_message if until is None else until
+    if until is None:  # it was shown nothing, and began never
+        until, place = parent.next_message, parent.next_place
+    elif following and following[0][0] < place:  # it failed for now before that one, and went on behind it
+        place = following[0][0] - 1
     by_run, by_hand, pinned, then = yield [
         ("session.state_before", of_parent | {"until": until}),
-        *(("replaced.first", of_parent | {"what": what, "place": of.place}) for what in ("state", "pins")),
+        *(("replaced.first", of_parent | {"what": what, "place": place}) for what in ("state", "pins")),
         ("compaction.last", of_parent | {"until": until}),
     ]
     if replaced := [*by_hand, *by_run]:  # by hand, at the place of a run, is before it

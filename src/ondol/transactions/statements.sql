@@ -291,6 +291,10 @@ VALUES (:tenant, :session, 0, '{}', 0, :next_place, :zone, :at, :at, :owner)
 SELECT state_before, state_before_sum, place FROM runs
 WHERE tenant = :tenant AND session = :session AND base >= :until AND state_before IS NOT NULL ORDER BY base LIMIT 1
 
+-- The place of the first run whose messages are at that sequence, or behind it.
+-- name: run.first_from
+SELECT place FROM runs WHERE tenant = :tenant AND session = :session AND base >= :until ORDER BY base LIMIT 1
+
 -- name: session.branch
 INSERT INTO sessions (tenant, id, revision, state, state_sum, next_message, next_place, zone, created_at, updated_at, parent,
   parent_until, orphaned, user_id, seen, seen_sum, pins, pins_sum)
