@@ -13,7 +13,7 @@ import pytest
 
 from ondol.testing import Process
 
-from .command import environment, ondol
+from .command import app, environment, ondol
 
 KILLED = -9
 
@@ -93,6 +93,15 @@ def test_fresh_begins_anew_and_leaves_other_files_alone(tmp_path: Path) -> None:
     fresh = [json.loads(line)["key"] for line in (tmp_path / "outbox.jsonl").read_text().splitlines()]
     assert (len(ids), len(fresh), ids != fresh) == (1, 1, True)
     assert (tmp_path / "mine.txt").read_text() == "kept"
+
+
+def test_a_store_that_is_no_demos_is_left_alone(tmp_path: Path) -> None:
+    assert ondol("--db", "sqlite:///ondol.db", "run", app("hello"), "hi", cwd=tmp_path).code == 0
+    (run,) = ondol("runs", "-o", "ids", cwd=tmp_path).ids
+    for words in (("refund", "--fresh"), ("naive", "--fresh"), ("refund",)):
+        refused = ondol("demo", *words, "--dir", ".", "--pause", "0", cwd=tmp_path)
+        assert (refused.code, refused.out, "ondol.db is there, and no demo made it" in refused.err) == (2, "", True)
+    assert ondol("runs", "-o", "ids", cwd=tmp_path).ids == [run]
 
 
 async def test_the_tour_kills_both_and_counts(tmp_path: Path) -> None:

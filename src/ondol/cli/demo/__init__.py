@@ -32,10 +32,8 @@ _PAUSE = 20.0  # seconds: time enough to read the line and type a kill
 
 def _begin(name: str, dir: Path | None, kill_at: str | None, pause: float, fresh: bool) -> tuple[Shop, Crash, str]:
     folder = dir or Path("ondol-demo") / name
-    if fresh:
-        Shop.remove(folder)
     again = f"ondol demo {name}" + (f" --dir {shlex.quote(str(dir))}" if dir else "")
-    return Shop(folder), Crash(folder, kill_at, 0.0 if kill_at else pause, again), again
+    return Shop(folder, fresh=fresh), Crash(folder, kill_at, 0.0 if kill_at else pause, again), again
 
 
 @verb(app, "tour")

@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ondol.errors import InvalidInput
+
 ORDERS = {"1182": {"customer": "kim@example.com", "item": "teapot", "paid": "30"}}
 REQUEST = "Order 1182 arrived broken. Refund it and tell the customer."
 TO, BODY = "kim@example.com", "Your refund of 30 for the teapot is on its way."
@@ -22,11 +24,27 @@ def tell(line: str) -> None:
     sys.stdout.flush()
 
 
-class Shop:
-    """A folder with the mail service's outbox and the bank's refunds, one JSON object a line."""
+_DB_FILES = ("", "-wal", "-shm", ".lock")
+_FILES = ("outbox.jsonl", "refunds.jsonl", "crashed", *(f"ondol.db{end}" for end in _DB_FILES))
+_MARK = ".ondol-demo"  # says that the files of these names are a demo's: the store of an app is called ondol.db, too
 
-    def __init__(self, folder: Path) -> None:
+
+class Shop:
+    """A folder with the mail service's outbox and the bank's refunds, one JSON object a line. ``fresh``: without what
+    an earlier demo left; nothing else of the folder goes.
+
+    Raises:
+        InvalidInput: a file of such a name is there, and no demo made it.
+    """
+
+    def __init__(self, folder: Path, *, fresh: bool) -> None:
+        there = [folder / name for name in _FILES if (folder / name).exists()]
+        if there and not (folder / _MARK).exists():
+            raise InvalidInput(f"{there[0]} is there, and no demo made it: name another folder with --dir")
         folder.mkdir(parents=True, exist_ok=True)
+        (folder / _MARK).touch()
+        for file in there if fresh else ():
+            file.unlink(missing_ok=True)
         self.folder = folder
         self.outbox = folder / "outbox.jsonl"
         self.refunds = folder / "refunds.jsonl"
@@ -53,15 +71,6 @@ class Shop:
 
     def refunded(self) -> str:
         return _counted(len(_lines(self.refunds)), "refund", self.refunds)
-
-    @staticmethod
-    def remove(folder: Path) -> None:
-        """What a demo left; nothing else of the folder."""
-        for name in ("outbox.jsonl", "refunds.jsonl", "crashed", *(f"ondol.db{end}" for end in _DB_FILES)):
-            (folder / name).unlink(missing_ok=True)
-
-
-_DB_FILES = ("", "-wal", "-shm", ".lock")
 
 
 class Crash:
