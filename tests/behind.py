@@ -33,7 +33,7 @@ def execute(db: str, sql: str) -> list[tuple[Any, ...]]:
         with closing(apsw.Connection(str(file))) as connection:
             connection.set_busy_timeout(10_000)
             return list(connection.execute(sql))
-    with closing(_connected(db)) as connection:
+    with closing(connected(db)) as connection:
         cursor = connection.execute(sql.encode())
         return cursor.fetchall() if cursor.description else []
 
@@ -51,7 +51,8 @@ CREATE CONSTRAINT TRIGGER slow AFTER {writes} DEFERRABLE INITIALLY DEFERRED FOR 
     )
 
 
-def _connected(db: str) -> psycopg.Connection[tuple[Any, ...]]:
+def connected(db: str) -> psycopg.Connection[tuple[Any, ...]]:
+    """A connection to a store in PostgreSQL, with its tables at hand."""
     connection = psycopg.connect(db.partition("?")[0], autocommit=True, row_factory=tuple_row)
     connection.execute("SET search_path = ondol")
     return connection
@@ -65,7 +66,7 @@ def insert(db: str, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
             values = ", ".join(f":{name}" for name in rows[0])
             connection.executemany(f"INSERT INTO {table} ({names}) VALUES ({values})", rows)
         return
-    with closing(_connected(db)) as connection, connection.transaction(), connection.cursor() as cursor:
+    with closing(connected(db)) as connection, connection.transaction(), connection.cursor() as cursor:
         values = ", ".join(f"%({name})s" for name in rows[0])
         cursor.executemany(f"INSERT INTO {table} ({names}) VALUES ({values})".encode(), rows)
 
@@ -84,7 +85,7 @@ class Look:
         if self.file is not None:
             self._connection = apsw.Connection(str(self.file), flags=apsw.SQLITE_OPEN_READONLY)
         else:
-            self._connection = _connected(db)
+            self._connection = connected(db)
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         return list(self._connection.execute(sql))

@@ -470,6 +470,15 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "postgresql: steps keep out those that write",
+        "stores/postgres_schema.py",
+        "LOCK TABLE writers IN SHARE MODE;",
+        "NULL;",
+        (
+            "tests/stores/test_postgres_admin.py::test_steps_are_done_beside_a_transaction_that_uses_their_tables_the_other_way_round",
+        ),
+    ),
+    Mutant(
         "postgresql: a database that cannot hold every text is refused",
         "stores/postgres_place.py",
         "if encoding not in _ENCODINGS:",

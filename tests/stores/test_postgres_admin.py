@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import re
 import subprocess
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from ondol.stores import postgres_admin, postgres_schema
 from ondol.stores.postgres import PostgresStore
 from ondol.stores.postgres_place import Place
 from ondol.stores.postgres_schema import Step
-from ondol.transactions import set_meta
+from ondol.transactions import Row, Tx, set_meta
 
 
 def talk() -> Agent:
@@ -206,6 +207,73 @@ async def test_older_code_works_on_a_newer_schema_until_the_step_that_removes(em
         assert (await rt.run(agent, "hi", session="s", operation_id="2")).text == "ho"
     with pytest.raises(StoreTooNew, match=r"has schema 9001, this version of Ondol knows \d+: upgrade Ondol"):
         await opens(empty)
+
+
+MEETS = Step(False, 9001, "ALTER TABLE sessions ADD COLUMN hue TEXT; ALTER TABLE runs ADD COLUMN hue TEXT;")
+WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+
+
+def meeting(url: str, threads: ThreadPoolExecutor, gate: psycopg.Connection) -> Future[tuple[int, int]]:
+    """Steps that wait for what another one, which began before, holds of the second of their tables."""
+    migrating = threads.submit(postgres_schema.migrate, Place.of(url), (*postgres_schema.steps(), MEETS))
+    while gate.execute(WAITING).fetchone() == (0,):
+        assert not migrating.done()
+    return migrating
+
+
+def test_steps_are_done_beside_a_transaction_that_uses_their_tables_the_other_way_round(
+    new_database: Callable[[], str],
+) -> None:
+    url = new_database()
+    with ThreadPoolExecutor(1) as threads, psycopg.connect(url, autocommit=True) as gate:
+        with behind.connected(url) as writing, writing.transaction():
+            writing.execute("INSERT INTO writers (id, n, at) VALUES ('w', 1, now())")
+            writing.execute("UPDATE runs SET told = told")
+            migrating = meeting(url, threads, gate)
+            writing.execute("LOCK TABLE sessions IN ROW EXCLUSIVE MODE NOWAIT")
+        assert migrating.result()[1] == MEETS.version
+
+
+def test_steps_that_the_server_breaks_off_for_one_who_reads_are_done_again(new_database: Callable[[], str]) -> None:
+    url = new_database()
+    with ThreadPoolExecutor(1) as threads, psycopg.connect(url, autocommit=True) as gate:
+        with behind.connected(url) as reading:
+            reading.execute("SET deadlock_timeout = '30s'")  # the other one is broken off
+            with reading.transaction():
+                reading.execute("SELECT count(*) FROM runs")
+                migrating = meeting(f"{url}?options=-c%20deadlock_timeout%3D1s", threads, gate)
+                reading.execute("SELECT count(*) FROM sessions")
+        assert migrating.result()[1] == MEETS.version
+
+
+async def test_a_read_that_the_server_breaks_off_for_a_step_is_done_again(new_database: Callable[[], str]) -> None:
+    url, read, may_go_on = new_database(), threading.Event(), threading.Event()
+
+    def reads() -> Tx[list[Row]]:
+        yield [("run.get", {"tenant": "default", "run": "r"})]
+        read.set()
+        may_go_on.wait()
+        (rows,) = yield [("session.get", {"tenant": "default", "session": "s"})]
+        return rows
+
+    store = PostgresStore(url)
+    await store.open(lambda: None)
+    try:
+        with ThreadPoolExecutor(1) as threads, psycopg.connect(url, autocommit=True) as gate:
+            with behind.connected(url) as stepping:
+                stepping.execute("SET deadlock_timeout = '1h'")
+                with stepping.transaction():
+                    stepping.execute("LOCK TABLE sessions")
+                    reading = asyncio.create_task(store.read(reads))
+                    await asyncio.to_thread(read.wait)
+                    rest = threads.submit(stepping.execute, "LOCK TABLE runs")
+                    while gate.execute(WAITING).fetchone() == (0,):
+                        assert not rest.done()
+                    may_go_on.set()
+                    await asyncio.wrap_future(rest)
+            assert await reading == []
+    finally:
+        await store.close()
 
 
 def test_what_removes_is_done_only_when_it_is_asked_for(empty: str) -> None:

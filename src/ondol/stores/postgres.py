@@ -24,7 +24,7 @@ from ondol.secret import logger
 from ondol.stores import postgres_schema
 from ondol.stores.jobs import Job, Writes, deliver, to_its_end
 from ondol.stores.postgres_listener import Listener
-from ondol.stores.postgres_place import Connector, Place
+from ondol.stores.postgres_place import AGAIN, Connector, Place
 from ondol.stores.postgres_wire import ConnectionLost, Refused, Wire
 from ondol.stores.postgres_writer import Writer
 from ondol.threads import in_thread
@@ -211,7 +211,8 @@ class PostgresStore:
                     wire = None
                 except Refused as refused:
                     job.error = self.place.translated(refused)
-                    break
+                    if refused.sqlstate not in AGAIN or wire is None or not _ended(wire):
+                        break
                 except BaseException as refusal:  # who waits for it is told; the thread goes on for all others
                     job.error = refusal
                     break

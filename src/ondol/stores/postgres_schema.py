@@ -3,6 +3,10 @@
 A step adds before another one removes. ``NNNN_pre.sql`` only adds, so that older code goes on working on it: it is done
 when a store is opened. ``NNNN_post.sql`` removes what no code of this version needs: it is done by ``ondol db migrate
 --post``, when no older process runs any more. All steps that are due are done in one transaction, by one process.
+
+Older processes go on meanwhile, and a step changes tables in another order than they use them: each could wait for the
+other. So the steps begin when no transaction writes, and keep out those that come: each begins with its row in
+``writers``. Who reads is not kept out; where the server breaks the steps off for one of these, they are done again.
 """
 
 from __future__ import annotations
@@ -20,6 +24,10 @@ from ondol.stores.postgres_place import Place
 
 _FOLDER = Path(__file__).with_name("postgres_migrations")
 _FILE = re.compile(r"(\d{4})_(pre|post)\.sql")
+_KEEP_WRITERS_OUT = """DO $$ BEGIN
+  IF to_regclass('writers') IS NOT NULL THEN LOCK TABLE writers IN SHARE MODE; END IF;
+END $$;"""
+_AGAIN = 10  # times that the steps are tried
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('ondol.migrate.' || %s, 0))"
 
 
@@ -89,6 +97,7 @@ def script(todo: Sequence[Step], place: Place) -> str:
         f"DO $$ BEGIN IF to_regnamespace('{place.schema}') IS NULL "
         f'THEN CREATE SCHEMA "{place.schema}"; END IF; END $$;',
         f'SET LOCAL search_path = "{place.schema}";',
+        _KEEP_WRITERS_OUT,
         'CREATE TABLE IF NOT EXISTS schema_steps (name TEXT COLLATE "C" PRIMARY KEY);',
     ]
     for step in todo:
@@ -109,14 +118,7 @@ def migrate(place: Place, known: Sequence[Step] | None = None, *, post: bool = F
         if not due(done, known, place, post=post):
             return version(done), version(done)
         try:
-            with connection.transaction():
-                # Looked at again behind the lock: another process may have done it at this moment.
-                connection.execute(_LOCK, (place.schema,))
-                done = done_steps(connection, place)
-                before, todo = version(done), due(done, known, place, post=post)
-                body = script(todo, place).removeprefix("BEGIN;\n").removesuffix("COMMIT;\n")
-                if body:
-                    connection.execute(body.encode())
+            done, todo = _do_all(connection, place, known, post=post)
         except psycopg.errors.InsufficientPrivilege as error:
             raise StoreError(
                 f"this user may not make the tables of {place.name} ({error.diag.message_primary}): let an "
@@ -124,4 +126,26 @@ def migrate(place: Place, known: Sequence[Step] | None = None, *, post: bool = F
             ) from error
         except psycopg.errors.OperationalError as error:
             raise StoreError(f"{place.name} was not migrated ({error}): try again") from error
-        return before, version(done | {step.name for step in todo})
+        return version(done), version(done | {step.name for step in todo})
+
+
+def _do_all(
+    connection: psycopg.Connection[Any], place: Place, known: Sequence[Step], *, post: bool
+) -> tuple[set[str], list[Step]]:
+    """What was done before, and what is done now."""
+    tries = 0
+    while True:
+        tries += 1
+        try:
+            with connection.transaction():
+                # Looked at again behind the lock: another process may have done it at this moment.
+                connection.execute(_LOCK, (place.schema,))
+                done = done_steps(connection, place)
+                todo = due(done, known, place, post=post)
+                body = script(todo, place).removeprefix("BEGIN;\n").removesuffix("COMMIT;\n")
+                if body:
+                    connection.execute(body.encode())
+                return done, todo
+        except psycopg.errors.DeadlockDetected:
+            if tries == _AGAIN:
+                raise
