@@ -2964,6 +2964,43 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "questions: half of a character is no answer",
+        "schemas.py",
+        "        if _HALF.search(value):\n",
+        "        if False:\n",
+        (
+            "tests/promise/test_questions.py::test_an_answer_that_does_not_fit_is_refused_at_once_and_one_that_fits_comes_as_its_type",
+        ),
+    ),
+    Mutant(
+        "questions: what would be recorded as a placeholder is no answer",
+        "handles.py",
+        "schemas.recorded(schemas.in_json(value))",
+        "values.encode(schemas.in_json(value))",
+        ("tests/promise/test_questions.py::test_what_has_no_json_form_is_no_answer",),
+    ),
+    Mutant(
+        "questions: nor is it a default",
+        "questions.py",
+        "        schemas.recorded(given)\n",
+        "",
+        ("tests/promise/test_questions.py::test_what_cannot_be_asked_raises_and_nothing_is_recorded",),
+    ),
+    Mutant(
+        "asks: what would be recorded as a placeholder is no edited argument",
+        "runtime.py",
+        "            schemas.recorded(decision.arguments)\n",
+        "",
+        ("tests/promise/test_asks.py::test_an_edit_that_no_tool_could_be_given_as_it_is_is_refused_at_once",),
+    ),
+    Mutant(
+        "steps: what would be recorded as a placeholder is no argument",
+        "steps.py",
+        "encoded = schemas.recorded(arguments)",
+        "encoded = values.encode(arguments)",
+        ("tests/promise/test_steps.py::test_what_a_tool_could_not_be_given_as_it_is_is_no_argument_that_is_recorded",),
+    ),
+    Mutant(
         "questions: without a default nobody goes on",
         "transactions/signals.py",
         "events.AskExpired(ask=ask.id, unanswered=True)",

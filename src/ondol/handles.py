@@ -405,7 +405,7 @@ class Ask:
             InvalidInput: it does not fit. The message says why, and nothing was decided.
         """
         if self.kind == "question":
-            decision = Decision(kind="answer", value=values.encode(schemas.in_json(value)), reason=reason)
+            decision = Decision(kind="answer", value=schemas.recorded(schemas.in_json(value)), reason=reason)
         elif self.kind == "compaction":
             decision = Decision(**_overflow_answer(self.arguments, value), reason=reason)
         else:

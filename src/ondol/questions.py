@@ -62,5 +62,6 @@ class AnswerType:
     def written(self, value: Any) -> Any:
         """A value of the type in JSON's own types. Raises InvalidInput."""
         given = schemas.in_json(value)
+        schemas.recorded(given)
         self.read(given)
         return given

@@ -39,6 +39,7 @@ from ondol import (
     plans,
     queries,
     runfile,
+    schemas,
     searching,
     spending,
     summaries,
@@ -791,6 +792,7 @@ class Runtime:
         )  # fmt: skip
         if decision.arguments is not None:
             decision = replace(decision, arguments=as_sent(decision.arguments))
+            schemas.recorded(decision.arguments)
         if decision.kind == "approve" and (decision.arguments is not None or self.policy is not None):
             await self._may_be_approved(ask, ask.arguments if decision.arguments is None else decision.arguments)
         now = micros(self.clock)

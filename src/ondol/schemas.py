@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from itertools import chain
 from typing import Any, TypeAlias
 
 from ondol import values
@@ -29,9 +30,33 @@ _SHOWN = 60  # characters of a value in a message
 
 def problem(value: Any, schema: Schema) -> str | None:
     """Why the value (of JSON's own types) does not fit, for the one who gave it; None if it does."""
-    for where, why in _problems(value, schema, schema, ""):
+    for where, why in chain(_unreadable(value, ""), _problems(value, schema, schema, "")):
         return f"{where}: {why}" if where else why
     return None
+
+
+#: A surrogate without its other half. With both of them it is a character, and is read as that.
+_HALF = re.compile("[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]")
+_HOLDS_HALF = "holds half of a character (a lone surrogate): no tool can be given that"
+
+
+def _unreadable(value: Any, where: str) -> Iterator[_Problem]:
+    """What no type can be read from, whatever the schema says."""
+    match value:
+        case str():
+            if _HALF.search(value):
+                yield where, _HOLDS_HALF
+        case list():
+            for n, item in enumerate(value):
+                yield from _unreadable(item, _in(where, n))
+        case dict():
+            for name, item in value.items():
+                yield from _unreadable(name, where)
+                yield from _unreadable(item, _in(where, name))
+        case None | bool() | int() | float():
+            pass
+        case _:
+            yield where, f"is no value of JSON, but {type(value).__name__}"
 
 
 def typed(text: str, schema: Schema) -> Any:
@@ -204,11 +229,22 @@ def in_json(value: Any) -> Any:
     try:
         written = _with_sets_in_order(value, to_jsonable_python(value))
     except ValueError as error:
-        raise InvalidInput(f"there is no JSON form of it: {values.valid(str(error))}") from error
+        is_half = isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed"
+        why = f"it {_HOLDS_HALF}" if is_half else values.valid(str(error))
+        raise InvalidInput(f"there is no JSON form of it: {why}") from error
     except BaseException as error:  # a serializer is the user's code, and may raise anything
         raise InvalidInput(f"there is no JSON form of it: {values.error_text(error)}") from error
     is_written_as_it_is(value)
     return written
+
+
+def recorded(written: Any) -> Any:
+    """What ``in_json`` gave, as it is recorded. Raises InvalidInput where a part of it would be a placeholder."""
+    lost: list[str] = []
+    encoded = values.encode(written, lost)
+    if lost:
+        raise InvalidInput("there is no JSON form of it that is recorded: it nests too deep, or has too many items")
+    return encoded
 
 
 def is_written_as_it_is(value: Any) -> None:
@@ -286,6 +322,8 @@ def mismatch(error: BaseException, whole: str) -> str:
     if not isinstance(error, ValidationError):
         return values.error_text(error)
     found = error.errors(include_url=False, include_context=False, include_input=False)
+    if any(e["type"] == "json_invalid" and "hex escape" in e["msg"] for e in found):  # a place in text of our own
+        return f"{whole}: {_HOLDS_HALF}"
     return "; ".join(f"{'.'.join(str(place) for place in e['loc']) or whole}: {e['msg']}" for e in found)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ondol import effects, journal, lifecycle, messages, values
+from ondol import effects, journal, lifecycle, messages, schemas, values
 from ondol.attempts import AttemptEnd, Raised, Returned, Stopped, TimedOut, awaited
 from ondol.cancellation import CancelToken, InFlight, begin
 from ondol.clock import Clock, elapsed, from_micros
@@ -212,7 +212,7 @@ async def _call(calls: Calls, parent: Effect, place: int, wanted: StepCall) -> S
         if tool.effect == "steps" and len(drive.state.path(parent)) >= _DEPTH:
             raise InvalidInput(f"{tool.name} is not called: {_DEPTH} tools of steps are inside each other")
         arguments = as_sent(wanted.arguments)
-        encoded = values.encode(arguments)
+        encoded = schemas.recorded(arguments)
         if redact(encoded) != encoded:
             raise InvalidInput(f"an argument of {tool.name} holds a secret, and would be recorded: take it in the tool")
         tool.parse(arguments)

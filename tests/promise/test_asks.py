@@ -332,6 +332,29 @@ async def test_an_edit_that_does_not_fit_is_refused_at_once_and_the_ask_stays_op
     assert house.count("wire") == 1
 
 
+async def test_an_edit_that_no_tool_could_be_given_as_it_is_is_refused_at_once(house: House) -> None:
+    @tool(effect="once", approve=True)
+    async def note(ctx: Context[House], what: Any) -> str:
+        assert what == {"a\0": ["b\0"]}
+        return await ctx.deps.act(ctx, "note")
+
+    deep: list[Any] = []
+    for _ in range(150):
+        deep = [deep]
+    agent = house.agent([call("note", what="x")], "done", tools=[note])
+    async with house.life(agent) as life:
+        run, ask = await waiting(life, agent)
+        for half in ("a \ud800 b", {"a": ["\udfff"]}, {"\ud800": 1}):
+            with pytest.raises(InvalidInput, match="half of a character"):
+                await ask.approve(by="lee", arguments={"what": half})
+        with pytest.raises(InvalidInput, match="no JSON form"):
+            await ask.approve(by="lee", arguments={"what": deep})
+        assert (await life.rt.get_ask(ask.id)).state == "open"
+        await ask.approve(by="lee", arguments={"what": {"a\0": ["b\0"]}})
+        assert await rest(run) == "completed"
+    assert house.count("note") == 1
+
+
 async def test_an_edit_is_held_against_the_tool_of_the_runs_own_agent(house: House) -> None:
     @tool(name="wire", effect="once", approve=True)
     async def by_amount(ctx: Context[House], amount: int) -> str:

@@ -324,6 +324,31 @@ async def test_a_field_that_pydantic_leaves_out_is_no_argument_that_is_recorded(
     assert [line.arguments for line in house.ledger] == [{"customs": ["none"]}]
 
 
+async def test_what_a_tool_could_not_be_given_as_it_is_is_no_argument_that_is_recorded(house: House) -> None:
+    @tool(effect="once")
+    async def note(ctx: Context[House], what: Any) -> str:
+        assert what == "a\0b"
+        return await ctx.deps.act(ctx, "note")
+
+    deep: list[Any] = []
+    for _ in range(150):
+        deep = [deep]
+
+    async def body(ctx: Context[Any]) -> str:
+        for half in ("a \ud800 b", ["\udfff"], {"\ud800": 1}):
+            with pytest.raises(InvalidInput, match="half of a character"):
+                await ctx.call(note, what=half)
+        with pytest.raises(InvalidInput, match="no JSON form"):
+            await ctx.call(note, what=deep)
+        return await ctx.call(note, what="a\0b")
+
+    agent = house.agent(TASK, "done", tools=[steps(body)])
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert await rest(run) == "completed"
+        assert await states(run) == [("task", "succeeded", 0), ("note", "succeeded", 1)]
+
+
 # --- entered again ----------------------------------------------------------------------------------------------
 
 
