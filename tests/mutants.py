@@ -488,8 +488,8 @@ MUTANTS = (
     Mutant(
         "runtime: a tool does not wait for what waits for it",
         "worker.py",
-        "!= (run.tenant, run.session):",
-        "!= (run.tenant, ''):",
+        "if place == (end.row.tenant, end.row.session):",
+        "if False:",
         ("tests/promise/test_queue.py::test_a_tool_that_waits_for_a_run_behind_its_own_is_told_at_once",),
     ),
     Mutant(
@@ -1364,6 +1364,47 @@ MUTANTS = (
         "        place = interrupted.run.place + 1\n",
         "",
         ("tests/promise/test_interrupt.py::test_the_model_is_not_waited_for_and_the_new_run_is_next",),
+    ),
+    Mutant(
+        "queue: runs that wait for each other in a ring are told",
+        "worker.py",
+        "                    todo.append([*chain, drive.row, wait.run])",
+        "                    pass",
+        (
+            "tests/promise/test_queue.py::test_a_tool_that_waits_for_a_run_behind_one_that_waits_for_its_own_is_told_at_once",
+        ),
+    ),
+    Mutant(
+        "queue: a run that was cancelled waits for nobody",
+        "runtime.py",
+        "            if not all(map(_is_held_up, (row, *others))):",
+        "            if False:",
+        (
+            "tests/promise/test_queue.py::test_a_tool_may_wait_for_a_run_that_was_cancelled_though_that_waited_for_its_own",
+        ),
+    ),
+    Mutant(
+        "queue: a run does not wait for a tool whose time was over",
+        "worker.py",
+        "None if wait.task.cancelling() else ",
+        "",
+        ("tests/promise/test_queue.py::test_a_tool_may_wait_for_a_run_behind_one_that_does_not_wait_for_its_tool",),
+    ),
+    Mutant(
+        "queue: nor for what a tool has begun",
+        "worker.py",
+        "caller, task = calling(), asyncio.current_task()",
+        "caller, task = begun_by(), asyncio.current_task()",
+        ("tests/promise/test_queue.py::test_a_tool_may_wait_for_a_run_behind_one_that_does_not_wait_for_its_tool",),
+    ),
+    Mutant(
+        "queue: a tool that follows a run behind its own is told",
+        "runtime.py",
+        "is_tool = self._streams.watch(run), calling() is not None",
+        "is_tool = self._streams.watch(run), False",
+        (
+            "tests/promise/test_queue.py::test_a_tool_that_follows_a_run_behind_its_own_is_told_once_it_has_heard_what_happened",
+        ),
     ),
     Mutant(
         "queue: a run waits for those of its own session only",

@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from ondol import effects, values
 from ondol.cancellation import CancelToken, InFlight
@@ -20,6 +20,8 @@ from ondol.clock import Clock
 from ondol.errors import CallFailed, NotDone
 from ondol.secret import redact
 from ondol.tools import Context, Tool, is_awaitable
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,13 @@ def begun_by() -> str | None:
     """The run whose tool this is, or has begun this: in a task of its own, or from its thread."""
     call = _CALLING.get()
     return None if call is None else call[0]
+
+
+async def waited_for(run: str, asks: Callable[[], Awaitable[T]]) -> T:
+    """What other code of the user's gives that the run waits for, as it does for its tools."""
+    task = asyncio.current_task()
+    _CALLING.set((run, weakref.ref(task)) if task else None)
+    return await asks()
 
 
 def returned(result: Any) -> Returned:

@@ -36,7 +36,18 @@ from ondol import (
     values,
     view,
 )
-from ondol.attempts import AttemptEnd, Dropped, Raised, Returned, Stopped, TimedOut, Unwound, dispatch, returned
+from ondol.attempts import (
+    AttemptEnd,
+    Dropped,
+    Raised,
+    Returned,
+    Stopped,
+    TimedOut,
+    Unwound,
+    dispatch,
+    returned,
+    waited_for,
+)
 from ondol.cancellation import InFlight
 from ondol.clock import from_micros, to_micros
 from ondol.errors import CancelRequested, ClaimLost, InvalidInput, NotDone, SignalsUnread, StoreError
@@ -321,7 +332,7 @@ class Calls:
         except InvalidInput as error:
             return effects.OutcomeUnknown(str(error))
         if tool.check_is_async:
-            looking = InFlight.of_coroutine(tool.check_awaited(ctx, parsed))
+            looking = InFlight.of_coroutine(waited_for(self.row.id, lambda: tool.check_awaited(ctx, parsed)))
         else:
             looking = InFlight.of_function(lambda: tool.check_called(ctx, parsed), f"ondol-check-{tool.name}")
         try:

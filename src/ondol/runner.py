@@ -34,6 +34,7 @@ from ondol import (
     values,
 )
 from ondol.agent import Agent
+from ondol.attempts import waited_for
 from ondol.calls import Calls
 from ondol.cancellation import CancelToken, InFlight, sleep_or_cancel
 from ondol.clock import Clock, micros
@@ -311,7 +312,7 @@ class Drive:
     async def _found_by(self, source: Toolset) -> Sequence[Tool[..., Any]]:
         ctx = self.calls.context(source, -1)
         if source.is_async:
-            asking = InFlight.of_coroutine(source.awaited(ctx))
+            asking = InFlight.of_coroutine(waited_for(self.row.id, lambda: source.awaited(ctx)))
         else:
             asking = InFlight.of_function(functools.partial(source.called, ctx), f"ondol-toolset-{source.name}")
         ending = await asking.wait(self.clock, source.timeout.total_seconds(), self.pause)

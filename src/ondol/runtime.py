@@ -51,6 +51,7 @@ from ondol import clock as clocks
 from ondol import policy as policies
 from ondol.agent import Agent
 from ondol.attaching import Attached
+from ondol.attempts import calling
 from ondol.clock import Clock, SystemClock, from_micros, micros, to_micros
 from ondol.compacting import Compaction
 from ondol.deliveries import Deliver, Deliveries, OutboxMessage, message_of
@@ -106,7 +107,7 @@ from ondol.stores import open_store
 from ondol.streams import Streams, Watch
 from ondol.threads import in_thread
 from ondol.tools import Found, as_sent
-from ondol.transactions import Accepted, Decision, IfBusy, NewFork, NewReplay, NewRun, OutboxState, Tx
+from ondol.transactions import INTERRUPTED, Accepted, Decision, IfBusy, NewFork, NewReplay, NewRun, OutboxState, Tx
 from ondol.worker import SLOTS, EmbeddedEngine, no_driver_reason
 
 if TYPE_CHECKING:
@@ -622,31 +623,56 @@ class Runtime:
         if row.state in ("waiting", "parked", "failed"):
             row = await self._run_row(row.tenant, row.id)  # it may have moved on since it was read
         while row.state not in at_rest:
-            if row.state in ("queued", "running") and (before := engine.waits_for_caller(row)) is not None:
-                raise InvalidInput(
-                    f"run {row.id} goes on when run {before} does, and a tool of that waits for it here: start it in "
-                    "another session, or do not wait for it"
-                )
-            watch = self._streams.watch(row.id)
-            try:
-                if engine.is_working_on(row.id):
-                    row = await self._streams.until_settled(row.id) or await self._run_row(row.tenant, row.id)
-                    continue
-                row = await self._run_row(row.tenant, row.id)
-                if row.state not in at_rest and not engine.is_working_on(row.id):
-                    if (refused := engine.refused.get(row.id)) is not None:
-                        raise refused
-                    await watch.changed()
-                    row = await self._run_row(row.tenant, row.id)
-            finally:
-                self._streams.unwatch(row.id, watch)
+            if row.state in ("queued", "running") and engine.waits_for_caller(row):
+                row = await self._can_end(engine, row)
+            if row.state not in at_rest:
+                with engine.stands_still(row):
+                    row = await self._moved(engine, row, at_rest)
         return row
 
+    async def _can_end(self, engine: EmbeddedEngine, row: RunRow) -> RunRow:
+        """The row as it is now, of a run that seems to wait for the one whose tool asks this. Raises InvalidInput where
+        it does: neither would go on before the tool's time is over."""
+        while chain := engine.waits_for_caller(row):
+            row, *others = [await self._run_row(one.tenant, one.id) for one in chain]
+            if not all(map(_is_held_up, (row, *others))):
+                break
+            if [one.id for one in engine.waits_for_caller(row)] == [one.id for one in chain]:
+                raise InvalidInput(
+                    f"run {row.id} goes on when run {chain[-1].id} does, and a tool of that waits for it here: "
+                    "start it in another session, or do not wait for it"
+                )
+        return row
+
+    async def _moved(self, engine: EmbeddedEngine, row: RunRow, at_rest: frozenset[str]) -> RunRow:
+        """The row of a run that is not at rest, when something happened to it. Raises as ``_until_rest``."""
+        watch = self._streams.watch(row.id)
+        try:
+            if engine.is_working_on(row.id):
+                return await self._streams.until_settled(row.id) or await self._run_row(row.tenant, row.id)
+            row = await self._run_row(row.tenant, row.id)
+            if row.state not in at_rest and not engine.is_working_on(row.id):
+                if (refused := engine.refused.get(row.id)) is not None:
+                    raise refused
+                await watch.changed()
+                row = await self._run_row(row.tenant, row.id)
+            return row
+        finally:
+            self._streams.unwatch(row.id, watch)
+
     async def _events(self, tenant: str, run: str, after: str | None, at_rest: frozenset[str]) -> AsyncIterator[Event]:
-        with self._working.awaited(run):
-            async for event in self._watch(tenant, run, after, at_rest):
+        engine = self._working
+        with engine.awaited(run):
+            watching, is_tool = self._streams.watch(run), calling() is not None
+            watching.hurried = is_tool
+            async for event in self._watch(tenant, run, after, at_rest, None, watching):
                 if event is not None:
                     yield event
+                    watching.hurried = is_tool
+                else:  # all was told, and the tool of a run would wait for more
+                    row = await self._run_row(tenant, run)
+                    if row.state == "queued":  # one that runs may have more to tell
+                        await self._can_end(engine, row)
 
     def _watch(
         self, tenant: str, run: str, after: str | None, at_rest: frozenset[str], idle: float | None = None,
@@ -1183,6 +1209,11 @@ class Runtime:
     async def _read(self, tx: Callable[P, Tx[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
         self._check_open()
         return await self._store.read(tx, *args, **kwargs)
+
+
+def _is_held_up(run: RunRow) -> bool:
+    """Does it go on only when what it waits for does? A cancel ends also what a tool of it waits for."""
+    return run.state in ("queued", "running") and run.cancel in (0, INTERRUPTED)
 
 
 def _metadata(given: Mapping[str, Any]) -> str:

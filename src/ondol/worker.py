@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from ondol import lifecycle, queries, transactions
 from ondol.attempts import begun_by, calling
@@ -65,6 +66,17 @@ class _Driven:
     waking: asyncio.Future[None] | None = None  # its instant has come: it goes on as soon as it is alone
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Wait:
+    """A tool of the run ``caller`` that itself waits for another run. (Where its task was cancelled, as its time was
+    over, say, it may do so for ever: its own run goes on.)
+    """
+
+    caller: str
+    run: RunRow
+    task: asyncio.Task[Any]
+
+
 class EmbeddedEngine:
     """Drives runs in this process, in tasks of the running event loop."""
 
@@ -82,6 +94,7 @@ class EmbeddedEngine:
         self._alone: str | None = None
         self._lent: set[str] = set()  # places of runs that wait for the deadline of a lost attempt
         self._waits: Counter[tuple[str, str]] = Counter()  # a run here, and the one that a tool of it waits for
+        self._stands: set[_Wait] = set()  # those of them that the tool itself waits for
         self._over: set[str] = set()  # of those waited for: it has ended here, and whoever waits is about to hear it
         self._patience: Timer | None = None
         self._look_again = False
@@ -133,13 +146,44 @@ class EmbeddedEngine:
     def is_working_on(self, run: str) -> bool:
         return run in self._driven or run in self._pending or run in self._suspects
 
-    def waits_for_caller(self, run: RunRow) -> str | None:
-        """The run whose tool asks this, if that stands before the given one in its session, or is it."""
+    def waits_for_caller(self, run: RunRow) -> list[RunRow]:
+        """The given run and each that it waits for in turn, up to the one whose tool asks this. Empty where there is no
+        such chain.
+
+        A run waits for the one that its session is at, and that for those that its tools wait for.
+        """
         caller = calling()
-        drive = None if caller is None else self._drive(caller)
-        if drive is None or (drive.row.tenant, drive.row.session) != (run.tenant, run.session):
-            return None
-        return drive.row.id
+        end = None if caller is None else self._drive(caller)
+        if end is None:
+            return []
+        todo, passed = [[run]], set[tuple[str, str]]()
+        while todo:
+            chain = todo.pop()
+            place = chain[-1].tenant, chain[-1].session
+            if place == (end.row.tenant, end.row.session):
+                return [*chain, end.row]
+            if place in passed:
+                continue
+            passed.add(place)
+            for wait in self._stands:
+                drive = None if wait.task.cancelling() else self._drive(wait.caller)
+                if drive is not None and (drive.row.tenant, drive.row.session) == place:
+                    todo.append([*chain, drive.row, wait.run])
+        return []
+
+    @contextlib.contextmanager
+    def stands_still(self, run: RunRow) -> Iterator[None]:
+        """The caller goes no further before that run does. Where it is a tool's own code, nor does the tool's run."""
+        caller, task = calling(), asyncio.current_task()
+        if caller is None or task is None:
+            yield
+            return
+        wait = _Wait(caller, run, task)
+        self._stands.add(wait)
+        try:
+            yield
+        finally:
+            self._stands.discard(wait)
 
     @contextlib.contextmanager
     def awaited(self, run: str) -> Iterator[None]:

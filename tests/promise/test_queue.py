@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
+from typing import Any
 
 import pytest
 from kit import results
 
-from ondol import Context, Run, RunResult, SessionBusy, tool
+from ondol import Context, Happened, InvalidInput, Run, RunCancelled, RunResult, SessionBusy, Tool, tool, toolset
 from ondol.testing import FaultPlan, barrier, call, error
 from promise.house import HELLO, HELLO_BACK, House, kinds, rest, the_ask
 
@@ -295,6 +297,178 @@ async def test_a_tool_that_waits_for_a_run_behind_its_own_is_told_at_once(house:
         assert (other.response, begun.response) == (HELLO_BACK, "begun")
         assert (await later[0]).text == HELLO_BACK
         assert await statuses(*await life.rt.runs()) == ["completed"] * 4
+
+
+@pytest.mark.parametrize(("if_busy", "ends"), [("queue", "completed"), ("interrupt", "cancelled")])
+@pytest.mark.parametrize("sessions", [["s", "s1"], ["s", "s1", "s2", "s3"]])
+async def test_a_tool_that_waits_for_a_run_behind_one_that_waits_for_its_own_is_told_at_once(
+    house: House, sessions: list[str], if_busy: Any, ends: str
+) -> None:
+    """Each run's tool waits for one in the next session, and that of the last for one in the first."""
+
+    @tool(effect="read")
+    async def hand_on(ctx: Context[House], n: int) -> str:
+        house.happened(ctx.idempotency_key, "hand_on")
+        if n < len(sessions):
+            begun.append(await life.rt.start("a", f"step {n}", session=sessions[n]))
+        else:
+            begun.append(await life.rt.start("a", HELLO, session=sessions[0], if_busy=if_busy))
+        return (await begun[-1].result()).text
+
+    begun: list[Run] = []
+    agent = house.agent([call("hand_on", n=1)], "done", tools=[hand_on], said="step 0")
+    for n in range(1, len(sessions)):
+        house.answers(f"step {n}", [call("hand_on", n=n + 1)], "done")
+    async with house.life(agent) as life:
+        first = await life.rt.start(agent, "step 0", session=sessions[0])
+        assert await rest(first) == ends
+        assert [await rest(run) for run in begun] == ["completed"] * len(sessions)
+        *between, last, hello = begun
+        (refused,) = results(house.asked(last)[-1].messages)
+        assert refused.error
+        assert f"run {hello.id} goes on when run {last.id} does, and a tool of that waits" in str(refused.response)
+        for run in between:
+            assert [r.response for r in results(house.asked(run)[-1].messages)] == ["done"]
+
+
+async def test_a_check_and_a_toolset_that_wait_for_a_run_behind_their_own_are_told_at_once(house: House) -> None:
+    told: list[str] = []
+
+    @toolset
+    async def own_tools(ctx: Context[House]) -> list[Tool[..., Any]]:
+        try:
+            await (await life.rt.get_run(ctx.run_id)).result()
+        except InvalidInput as error:
+            told.append(str(error))
+        return []
+
+    async def look(ctx: Context[House]) -> Happened:
+        await life.rt.run("a", HELLO, session=ctx.session, operation_id="behind")
+        return Happened()
+
+    @tool(check=look)
+    async def pay(ctx: Context[House]) -> str:
+        return await ctx.deps.act(ctx, "pay")
+
+    agent = house.agent([call("pay")], "done", tools=[pay, own_tools])
+    async with house.life(agent, dies_at="pay.after") as life:
+        await life.ends(life.rt.run(agent, "go", session="s", operation_id="op"))
+    house.clock.advance(hours=1)
+    async with house.life(agent) as life:
+        run = await life.rt.find_run("op")
+        assert await rest(run) == "waiting"
+        assert all(f"run {run.id} goes on when run {run.id} does" in one for one in told)
+        assert told
+        (effect,) = await run.effects()
+        behind = await life.rt.find_run("behind")
+        assert f"run {behind.id} goes on when run {run.id} does" in str(effect.reason)
+        await (await the_ask(run, "unknown_effect")).happened(by="lee")
+        assert [await rest(run), await rest(behind)] == ["completed"] * 2
+
+
+async def test_a_tool_that_follows_a_run_behind_its_own_is_told_once_it_has_heard_what_happened(house: House) -> None:
+    @tool(effect="read")
+    async def follow(ctx: Context[House], session: str) -> str:
+        house.happened(ctx.idempotency_key, "follow")
+        heard: list[str] = []
+        begun.append(await life.rt.start("a", HELLO, session=session))
+        try:
+            async for event in begun[-1].events():
+                heard.append(event.type)
+        except InvalidInput as error:
+            return f"{heard}: {error}"
+        return heard[-1]
+
+    begun: list[Run] = []
+    agent = house.agent([call("follow", session=session) for session in ("s", "other")], "done", tools=[follow])
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s")
+        assert await rest(run) == "completed"
+        own, other = [str(r.response) for r in results(house.asked(run)[-1].messages)]
+        assert own.startswith("['run.accepted']: run ")
+        assert f"goes on when run {run.id} does" in own
+        assert other == "run.completed"
+        assert [await rest(run) for run in begun] == ["completed"] * 2
+
+
+async def test_a_tool_may_wait_for_a_run_that_was_cancelled_though_that_waited_for_its_own(house: House) -> None:
+    @tool(effect="read")
+    async def hand_on(ctx: Context[House]) -> str:
+        house.happened(ctx.idempotency_key, "hand_on")
+        return (await life.rt.run("a", "stop it", session="s1", operation_id="second")).text
+
+    @tool(effect="read")
+    async def stop(ctx: Context[House]) -> str:
+        house.happened(ctx.idempotency_key, "stop")
+        for run in (first, await life.rt.start("a", HELLO, session="s1")):  # as they were before
+            await life.rt.cancel(run, by="kim")
+            with pytest.raises(RunCancelled):
+                await run.result()
+        return "stopped"
+
+    agent = house.agent([call("hand_on")], "done", tools=[hand_on, stop])
+    house.answers("stop it", [call("stop")], "done")
+    async with house.life(agent) as life:
+        first = await life.rt.start(agent, "go", session="s")
+        assert await rest(first) == "cancelled"
+        assert await rest(second := await life.rt.find_run("second")) == "completed"
+        assert [r.response for r in results(house.asked(second)[-1].messages)] == ["stopped"]
+
+
+@pytest.mark.parametrize("how", ["in a task", "too late"])
+async def test_a_tool_may_wait_for_a_run_behind_one_that_does_not_wait_for_its_tool(house: House, how: str) -> None:
+    """That tool has only begun something that waits, or it goes on when its time is over."""
+    answers: list[asyncio.Task[RunResult]] = []
+    asked, waits, gone_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def answer() -> RunResult:
+        while True:
+            try:
+                return await (await life.rt.find_run("second")).result()
+            except asyncio.CancelledError:
+                continue
+
+    @tool(effect="read", timeout=timedelta(seconds=20))
+    async def hand_on(ctx: Context[House]) -> str:
+        house.happened(ctx.idempotency_key, "hand_on")
+        await life.rt.start("a", "look", session="s1", operation_id="second")
+        if how == "in a task":
+            answers.append(asyncio.create_task(answer()))
+            await waits.wait()
+            return "begun"
+        return (await answer()).text
+
+    @tool(effect="read", timeout=timedelta(hours=1))
+    async def look(ctx: Context[House]) -> str:
+        house.happened(ctx.idempotency_key, "look")
+        asked.set()
+        if how == "too late":
+            await gone_on.wait()
+        hello = await life.rt.start("a", HELLO, session="s")
+        loop.call_soon(waits.set)
+        return (await hello.result()).text
+
+    @tool(effect="read")
+    async def stay(ctx: Context[House]) -> str:
+        house.happened(ctx.idempotency_key, "stay")
+        gone_on.set()
+        await waits.wait()
+        return "stayed"
+
+    loop = asyncio.get_running_loop()
+    agent = house.agent([call("hand_on")], [call("stay")], "done", tools=[hand_on, look, stay])
+    house.answers("look", [call("look")], "done")
+    async with house.life(agent) as life:
+        first = await life.rt.start(agent, "go", session="s")
+        await asked.wait()
+        if how == "too late":
+            await house.clock.wait_for_timers(2)
+            house.clock.advance(seconds=20)
+            await house.clock.wait_for_timers(2)
+            house.clock.advance(seconds=2)
+        assert await rest(first) == "completed"
+        assert await rest(second := await life.rt.find_run("second")) == "completed"
+        assert [r.response for r in results(house.asked(second)[-1].messages)] == [HELLO_BACK]
 
 
 async def test_what_waits_is_not_gone_through_again_for_each_run_that_ends(house: House) -> None:

@@ -33,6 +33,7 @@ from ondol.transactions.driving import (
     suspend,
 )
 from ondol.transactions.ending import (
+    INTERRUPTED,
     RETRYABLE_AFTER_RESTORE,
     Cancelled,
     End,
@@ -119,6 +120,7 @@ __all__ = [
     "CONFIRMED",
     "DECISIONS",
     "DROPPED",
+    "INTERRUPTED",
     "LONGEST_PAUSE",
     "REPLY_KEPT",
     "RETRYABLE_AFTER_RESTORE",
