@@ -3014,6 +3014,27 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "questions: a decimal in a text keeps its bounds",
+        "schemas.py",
+        "            return {**before, **choice}",
+        "            return choice",
+        ("tests/rules/test_schemas.py",),
+    ),
+    Mutant(
+        "questions: the names of a dict are of their type",
+        "schemas.py",
+        '        for _, why in _problems(name, names, root, ""):',
+        "        for _, why in ():",
+        ("tests/rules/test_schemas.py",),
+    ),
+    Mutant(
+        "questions: a pattern is that of the type",
+        "schemas.py",
+        "    except ValidationError:\n        return False\n    except SchemaError",
+        "    except ValidationError:\n        return re.search(pattern, value) is not None\n    except SchemaError",
+        ("tests/rules/test_schemas.py",),
+    ),
+    Mutant(
         "questions: what would be recorded as a placeholder is no answer",
         "handles.py",
         "schemas.recorded(schemas.in_json(value))",

@@ -7,16 +7,19 @@ used.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import ipaddress
 import json
 import math
+import operator
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from datetime import date, datetime, time, timedelta
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from ondol import values
 from ondol.errors import InvalidInput
@@ -116,7 +119,7 @@ def _described(schema: Any, root: Schema) -> str:
         case {"anyOf": list(choices)} | {"oneOf": list(choices)}:
             return " or ".join(dict.fromkeys(_described(c, root) for c in choices))
         case {"type": "string", "format": str(name)} if name in _FORMATS:
-            return f"a {name}"
+            return _a(name)
         case {"type": str(kind)}:
             return _NAMES.get(kind, kind)
         case _:
@@ -163,7 +166,7 @@ def _problems(value: Any, schema: Any, root: Schema, where: str) -> Iterator[_Pr
 _KINDS: Mapping[str, Callable[[Any], bool]] = {
     "string": lambda v: isinstance(v, str),
     "integer": lambda v: isinstance(v, int) and not isinstance(v, bool),
-    "number": lambda v: math.isfinite(v) if isinstance(v, float) else isinstance(v, int) and not isinstance(v, bool),
+    "number": lambda v: isinstance(v, int | float) and not isinstance(v, bool) and _has_end(v),
     "boolean": lambda v: isinstance(v, bool),
     "array": lambda v: isinstance(v, list),
     "object": lambda v: isinstance(v, dict),
@@ -171,13 +174,30 @@ _KINDS: Mapping[str, Callable[[Any], bool]] = {
 }
 
 
+def _has_end(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer that no float is as large as
+        return False
+
+
 def _none_of(value: Any, choices: list[Any], root: Schema, where: str) -> Iterator[_Problem]:
     """Where the value is nearly one of the choices, what is wrong with it as that."""
+    choices = [_with_bounds(c, before) for before, c in zip([None, *choices], choices, strict=False)]
     firsts = [next(_problems(value, c, root, where), None) for c in choices]
     if None not in firsts:
         inside = [p for p in firsts if p is not None and p[0] != where]
         what = " or ".join(dict.fromkeys(_described(c, root) for c in choices))
         yield inside[0] if len(inside) == 1 else (where, f"must be {what}, not {_shown(value)}")
+
+
+def _with_bounds(choice: Any, before: Any) -> Any:
+    """A decimal may come as a number or as a text, and pydantic writes its bounds beside the number only."""
+    match before, choice:
+        case {"type": "number"}, {"type": "string", "format": "decimal"}:
+            return {**before, **choice}
+        case _:
+            return choice
 
 
 def _text(value: str, schema: Schema) -> Iterator[str]:
@@ -189,33 +209,57 @@ def _text(value: str, schema: Schema) -> Iterator[str]:
         yield f"must match {schema['pattern']}, and {_shown(value)} does not"
     name = schema.get("format", "")
     if name in _FORMATS and not _is_one(value, name):
-        yield f"must be a {name}, as in {_FORMATS[name][1]}, not {_shown(value)}"
+        yield f"must be {_a(name)}, as in {_FORMATS[name][1]}, not {_shown(value)}"
+    elif name == "decimal":
+        yield from _number(Decimal(value), schema)
+
+
+def _a(name: str) -> str:
+    return f"{'an' if name.startswith('ip') else 'a'} {name}"
 
 
 def _matches(pattern: str, value: str) -> bool:
+    """By the rules of the type, whose patterns are not Python's: there, $ matches before a last line break, too."""
+    from pydantic import StringConstraints, TypeAdapter, ValidationError  # slow to import
+    from pydantic_core import SchemaError
+
     try:
-        return re.search(pattern, value) is not None
-    except re.error:  # of another kind than Python's: it is checked where the answer is used
-        return True
+        TypeAdapter(Annotated[str, StringConstraints(pattern=pattern)]).validate_python(value)
+    except ValidationError:
+        return False
+    except SchemaError:  # one that looks around itself, say: the type asks for Python's rules
+        with contextlib.suppress(re.error):  # then it is checked where the answer is used
+            return re.search(pattern, value) is not None
+    return True
 
 
 def _is_one(value: str, name: str) -> bool:
-    from pydantic import TypeAdapter, ValidationError  # slow to import
+    import pydantic  # slow to import
 
+    type_ = _FORMATS[name][0]
+    adapter = pydantic.TypeAdapter(getattr(pydantic, type_, str) if isinstance(type_, str) else type_)
     try:
-        TypeAdapter(_FORMATS[name][0]).validate_json(json.dumps(value), strict=True)
-    except ValidationError:
+        adapter.validate_json(json.dumps(value), strict=True)
+    except pydantic.ValidationError:
         return False
     return True
 
 
-#: What a text stands for, and an example.
+#: What a text stands for, by a type or the name of one of pydantic's, and an example.
 _FORMATS: Mapping[str, tuple[Any, str]] = {
     "date": (date, "2026-03-01"),
     "date-time": (datetime, "2026-03-01T09:00:00+09:00"),
     "time": (time, "09:00:00"),
     "duration": (timedelta, "PT1H30M"),
     "uuid": (uuid.UUID, "00000000-0000-4000-8000-000000000000"),
+    **{f"uuid{n}": (f"UUID{n}", f"00000000-0000-{n}000-8000-000000000000") for n in (1, 3, 4, 5, 6, 7, 8)},
+    "uri": ("AnyUrl", "https://example.org"),
+    "ipv4": (ipaddress.IPv4Address, "192.0.2.1"),
+    "ipv4interface": (ipaddress.IPv4Interface, "192.0.2.1/24"),
+    "ipv4network": (ipaddress.IPv4Network, "192.0.2.0/24"),
+    "ipv6": (ipaddress.IPv6Address, "2001:db8::1"),
+    "ipv6interface": (ipaddress.IPv6Interface, "2001:db8::1/64"),
+    "ipv6network": (ipaddress.IPv6Network, "2001:db8::/64"),
     "decimal": (Decimal, "0.10"),
 }
 
@@ -359,26 +403,33 @@ def schema_of(adapter: Any) -> dict[str, Any]:
     return made
 
 
-def _number(value: float, schema: Schema) -> Iterator[str]:
-    if value < schema.get("minimum", -math.inf):
-        yield f"must be at least {schema['minimum']}, not {value}"
-    if value > schema.get("maximum", math.inf):
-        yield f"must be at most {schema['maximum']}, not {value}"
-    if "exclusiveMinimum" in schema and value <= schema["exclusiveMinimum"]:
-        yield f"must be more than {schema['exclusiveMinimum']}, not {value}"
-    if "exclusiveMaximum" in schema and value >= schema["exclusiveMaximum"]:
-        yield f"must be less than {schema['exclusiveMaximum']}, not {value}"
-    if "multipleOf" in schema and not _is_multiple(value, schema["multipleOf"]):
-        yield f"must be a multiple of {schema['multipleOf']}, not {value}"
+def _number(value: float | Decimal, schema: Schema) -> Iterator[str]:
+    bounds: dict[str, Any] = {name: schema[name] for name in _BOUNDS if name in schema}
+    if isinstance(value, Decimal):
+        bounds = {name: Decimal(str(bound)) for name, bound in bounds.items()}
+    for name, bound in bounds.items():
+        what, holds = _BOUNDS[name]
+        if not holds(value, bound):
+            yield f"must be {what} {schema[name]}, not {value}"
 
 
-def _is_multiple(value: float, of: float) -> bool:
-    if isinstance(value, int) and isinstance(of, int):
-        return value % of == 0
-    try:
-        return math.isclose(value, round(value / of) * of)
-    except OverflowError:  # it is checked where the answer is used
-        return True
+def _is_multiple(value: Any, of: Any) -> bool:
+    if not isinstance(value, float) and not isinstance(of, float):
+        with contextlib.suppress(InvalidOperation):  # 1e999999, say
+            return bool(value % of == 0)
+        return False
+    rest, nearly = math.fmod(value, of), abs(value) / 1e9  # as pydantic weighs it
+    return math.isfinite(value / of) and (abs(rest) <= nearly or abs(abs(rest) - of) <= nearly)
+
+
+#: By the name of a bound: what a number must be, and does it keep it?
+_BOUNDS: Mapping[str, tuple[str, Callable[[Any, Any], bool]]] = {
+    "minimum": ("at least", operator.ge),
+    "maximum": ("at most", operator.le),
+    "exclusiveMinimum": ("more than", operator.gt),
+    "exclusiveMaximum": ("less than", operator.lt),
+    "multipleOf": ("a multiple of", _is_multiple),
+}
 
 
 def _items(value: list[Any], schema: Schema, root: Schema, where: str) -> Iterator[_Problem]:
@@ -394,12 +445,21 @@ def _items(value: list[Any], schema: Schema, root: Schema, where: str) -> Iterat
 
 
 def _properties(value: dict[str, Any], schema: Schema, root: Schema, where: str) -> Iterator[_Problem]:
-    known = schema.get("properties", {})
+    if len(value) < schema.get("minProperties", 0):
+        yield where, f"needs at least {schema['minProperties']} entries"
+    if len(value) > schema.get("maxProperties", math.inf):
+        yield where, f"may have at most {schema['maxProperties']} entries"
+    known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
     for name in schema.get("required", ()):
         if name not in value:
             yield _in(where, name), "is missing"
+    names, others = schema.get("propertyNames", True), schema.get("additionalProperties", not patterns)
     for name, item in value.items():
-        yield from _problems(item, known.get(name, schema.get("additionalProperties", True)), root, _in(where, name))
+        for _, why in _problems(name, names, root, ""):
+            yield _in(where, name), f"the name {why}"
+        fitting = [known[name]] if name in known else [part for p, part in patterns.items() if _matches(p, name)]
+        for part in fitting or [others]:
+            yield from _problems(item, part, root, _in(where, name))
 
 
 def _in(where: str, name: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from datetime import date, timedelta
 from decimal import Decimal
@@ -87,6 +88,10 @@ async def test_a_question_waits_for_the_sessions_user_with_its_words_schema_and_
     assert house.count("refund") == 1
 
 
+def nested(levels: int) -> list[Any]:
+    return [nested(levels - 1)] if levels else []
+
+
 class Colour(Enum):
     RED = "red"
 
@@ -114,6 +119,9 @@ class Order(BaseModel):
         (list[Annotated[int, Field(ge=1)]], [1, 2], [1, 2], [0]),
         (int, 2**70, 2**70, 2.5),
         (str, "a\0b", "a\0b", "a \ud800 b"),
+        (Annotated[Decimal, Field(le=10)], Decimal("0.10"), Decimal("0.10"), Decimal("10.01")),
+        (dict[date, int], {date(2026, 3, 1): 1}, {date(2026, 3, 1): 1}, {"soon": 1}),
+        (Any, math.inf, math.inf, nested(150)),
         (Any, {"\0": ["\0"]}, {"\0": ["\0"]}, {"a": [{"b": "\udfff"}]}),
         (dict[str, Any], {"😀": "\ud83d\ude00"}, {"😀": "😀"}, {"\ud83d": 1}),
     ],
@@ -131,7 +139,7 @@ async def test_an_answer_that_does_not_fit_is_refused_at_once_and_one_that_fits_
         _, ask = await asked(life.rt, agent)
     async with house.life() as life:  # a process that has neither the agent nor the type
         ask = await life.rt.get_ask(ask.id)
-        with pytest.raises(InvalidInput, match=r"does not answer|half of a character"):
+        with pytest.raises(InvalidInput, match=r"does not answer|half of a character|no JSON form"):
             await ask.answer(wrong, by="lee")
         assert (await life.rt.get_ask(ask.id)).state == "open"
         await ask.answer(said, by="lee")
@@ -165,10 +173,6 @@ async def test_what_is_no_type_is_refused_in_the_tool_and_the_run_goes_on(house:
         assert await life.rt.asks() == []
     (why,) = seen
     assert "is no type that a person can answer with" in why
-
-
-def nested(levels: int) -> list[Any]:
-    return [nested(levels - 1)] if levels else []
 
 
 async def test_what_has_no_json_form_is_no_answer(house: House) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from ipaddress import IPv4Address, IPv6Network
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import UUID4, AnyUrl, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from ondol import InvalidInput, schemas
 
@@ -38,6 +40,11 @@ TYPES: list[Any] = [
     bool, int, float, str, Decimal, date, datetime, time, timedelta, UUID, Colour, Literal["a", 2, None], Line, Order,
     int | None, tuple[int, str], dict[str, int], list[Line | int], list[list[bool]], Any,
     Annotated[int, Field(multiple_of=5)], Annotated[float, Field(gt=0, lt=1)], Annotated[str, Field(pattern="^a+$")],
+    Annotated[str, Field(pattern=r"^\p{L}+$")], Annotated[Decimal, Field(gt=0, le=Decimal("0.1"))],
+    Annotated[Decimal, Field(multiple_of=5)] | date, Annotated[float, Field(multiple_of=0.5)], UUID4, AnyUrl,
+    IPv4Address, IPv6Network | IPv4Address, dict[date, int], dict[Literal["a"], Any],
+    dict[Annotated[str, Field(pattern="^a")], int], Annotated[dict[str, Any], Field(min_length=1, max_length=2)],
+    Annotated[Decimal, Field(ge=1)] | Annotated[str, Field(max_length=1)],
 ]  # fmt: skip
 
 VALUES: list[Any] = [
@@ -48,6 +55,9 @@ VALUES: list[Any] = [
     {"who": "kim", "lines": []}, {"who": "k", "lines": []}, {"who": "kim", "lines": [{"amount": 1}] * 3},
     {"who": "kim", "lines": [{"amount": 1, "colour": "red"}], "due": "2026-03-01"}, {"lines": []},
     {"who": "kim", "lines": [], "due": "soon"}, {"who": "kim", "lines": [], "why": 1},
+    "a\n", "é", "0.1", "0", "10", "12", "NaN", 10, 5 * 2**70, "http://a.example", "a.example", "10.0.0.1", "10.0.0",
+    "fe80::/10", "00000000-0000-1000-8000-000000000000", {"2026-03-01": 1}, {"2026-03-01": "x"}, {"b": 1},
+    {"a": 1, "ab": 2}, {"a": 1, "b": 2, "c": 3},
 ]  # fmt: skip
 
 
@@ -66,6 +76,17 @@ def test_a_value_fits_a_schema_where_it_fits_the_type(type_: Any) -> None:
     schema = schemas.schema_of(adapter)
     for value in VALUES:
         assert (schemas.problem(value, schema) is None) == fits(adapter, value), value
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 10**400, -(10**400)], ids=str)
+def test_a_number_without_an_end_is_judged_too(value: Any) -> None:
+    for type_ in (Any, int, float, Annotated[int, Field(multiple_of=5)], Annotated[float, Field(multiple_of=0.1)]):
+        schema = schemas.schema_of(TypeAdapter[Any](type_))
+        fits_all = type_ is Any or (isinstance(value, int) and schema["type"] == "integer")
+        assert (schemas.problem(value, schema) is None) == fits_all, type_
+    assert schemas.problem(1.7e308, schema) == "must be a multiple of 0.1, not 1.7e+308"
+    of_five = schemas.schema_of(TypeAdapter[Any](Annotated[Decimal, Field(multiple_of=5)]))
+    assert schemas.problem("1e999999", of_five) is not None
 
 
 @given(
