@@ -3230,6 +3230,27 @@ MUTANTS = (
         ("tests/promise/test_steps.py::test_a_field_that_pydantic_leaves_out_is_no_argument_that_is_recorded",),
     ),
     Mutant(
+        "steps: a field that is read by another name is no argument",
+        "tools.py",
+        "            schemas.is_read_as_it_is(given.get",
+        "            (lambda *_: None)(given.get",
+        ("tests/promise/test_steps.py::test_a_field_that_is_written_under_a_name_that_is_not_read_is_no_argument",),
+    ),
+    Mutant(
+        "questions: nor is one a default",
+        "questions.py",
+        "        schemas.is_read_as_it_is(value, self.read(given))\n",
+        "        self.read(given)\n",
+        ("tests/promise/test_steps.py::test_a_field_that_is_written_under_a_name_that_is_not_read_is_no_argument",),
+    ),
+    Mutant(
+        "asks: nor is one an edited argument",
+        "runtime.py",
+        "            tool.takes(given, sent)\n",
+        "            pass\n",
+        ("tests/promise/test_asks.py::test_an_edit_that_a_tool_would_read_as_another_value_is_refused_at_once",),
+    ),
+    Mutant(
         "steps: nor is one beside bytes that are no text",
         "tools.py",
         "        schemas.is_written_as_it_is(arguments)\n",

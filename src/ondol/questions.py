@@ -63,5 +63,5 @@ class AnswerType:
         """A value of the type in JSON's own types. Raises InvalidInput."""
         given = schemas.in_json(value)
         schemas.recorded(given)
-        self.read(given)
+        schemas.is_read_as_it_is(value, self.read(given))
         return given

@@ -816,11 +816,12 @@ class Runtime:
             decision, reason=checked_text("reason", decision.reason),
             evidence=checked_text("evidence", decision.evidence),
         )  # fmt: skip
-        if decision.arguments is not None:
-            decision = replace(decision, arguments=as_sent(decision.arguments))
+        given = decision.arguments
+        if given is not None:
+            decision = replace(decision, arguments=as_sent(given))
             schemas.recorded(decision.arguments)
-        if decision.kind == "approve" and (decision.arguments is not None or self.policy is not None):
-            await self._may_be_approved(ask, ask.arguments if decision.arguments is None else decision.arguments)
+        if decision.kind == "approve" and (given is not None or self.policy is not None):
+            await self._may_be_approved(ask, decision.arguments, given)
         now = micros(self.clock)
         if paused := self._working.jumps.pause() > 0:
             self._working.look_soon()  # what was to expire was waited for by the clock as it went before
@@ -829,8 +830,11 @@ class Runtime:
             self._working.decided(decided)
         return ask_of(self, decided.ask)
 
-    async def _may_be_approved(self, ask: Ask, arguments: Mapping[str, Any]) -> None:
-        """Tell the approver at once what cannot be approved, where this process has the run's agent.
+    async def _may_be_approved(
+        self, ask: Ask, sent: Mapping[str, Any] | None, given: Mapping[str, Any] | None
+    ) -> None:  # fmt: skip
+        """Tell the approver at once what cannot be approved, where this process has the run's agent. ``sent`` is what
+        was ``given`` in place of the call's own arguments.
 
         Elsewhere the run's holder finds out before the call is made, and the model is told.
 
@@ -841,7 +845,9 @@ class Runtime:
         served = self._served.get(row.agent)
         if served is None or (tool := served.tools.get(ask.tool or "")) is None:
             return
-        wanted = plans.policy_call(row, tool, arguments)
+        if sent is not None and given is not None:
+            tool.takes(given, sent)
+        wanted = plans.policy_call(row, tool, ask.arguments if sent is None else sent)
         if isinstance(denied := policies.said(self.policy, wanted), policies.Deny):
             why = f" ({denied.reason})" if denied.reason else ""
             raise PolicyDenied(

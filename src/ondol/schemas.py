@@ -315,6 +315,35 @@ def is_written_as_it_is(value: Any) -> None:
         is_written_as_it_is(one)
 
 
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+
+
+def is_read_as_it_is(given: Any, read: Any) -> None:
+    """Raises InvalidInput where a field of ``given`` was written under another name than its type reads it by, so that
+    ``read`` has the default in its place.
+    """
+    kind = type(given)
+    if kind in _PLAIN or kind is not type(read):
+        return
+    inside: Iterable[tuple[Any, Any]] = ()
+    fields = getattr(kind, "__pydantic_fields__", {})
+    if names := fields or getattr(kind, "__dataclass_fields__", ()):
+        for name, field in fields.items():
+            if field.validation_alias == field.serialization_alias:
+                continue
+            if _is_default(getattr(read, name, None), field) and not _is_default(getattr(given, name, None), field):
+                why = f"{kind.__name__}.{name} is written under another name than it is read by"
+                raise InvalidInput(f"there is no JSON form of it: {why}: give its data instead, as it is read")
+        inside = ((getattr(given, name, None), getattr(read, name, None)) for name in names)
+    elif isinstance(given, Mapping):
+        inside = ((one, read.get(key)) for key, one in given.items())
+    elif isinstance(given, list | tuple):
+        inside = zip(given, read, strict=False)
+    for one, other in inside:
+        if type(one) not in _PLAIN:
+            is_read_as_it_is(one, other)
+
+
 def _is_default(value: Any, field: Any) -> bool:
     """Whether whoever reads a value without that field has it all the same."""
     try:

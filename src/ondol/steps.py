@@ -215,7 +215,7 @@ async def _call(calls: Calls, parent: Effect, place: int, wanted: StepCall) -> S
         encoded = schemas.recorded(arguments)
         if redact(encoded) != encoded:
             raise InvalidInput(f"an argument of {tool.name} holds a secret, and would be recorded: take it in the tool")
-        tool.parse(arguments)
+        tool.takes(wanted.arguments, arguments)
     except InvalidInput as error:
         return Refused(error, is_recorded=False)
     digest = values.digest(encoded)

@@ -455,6 +455,11 @@ class Tool(Generic[P, R]):
             ) from error
         return {name: getattr(parsed, name) for name in self._names}
 
+    def takes(self, given: Mapping[str, Any], sent: Mapping[str, Any]) -> None:
+        """Raises InvalidInput where what is sent for the arguments given does not fit, or is read as something else."""
+        for name, read in self.parse(sent).items():
+            schemas.is_read_as_it_is(given.get(self._sent_as.get(name, name)), read)
+
     @functools.cached_property
     def _names(self) -> tuple[str, ...]:
         return tuple(self._arguments.model_fields)

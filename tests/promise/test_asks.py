@@ -6,11 +6,11 @@ import asyncio
 import enum
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from kit import results
-from pydantic import SecretStr
+from pydantic import BaseModel, Field, SecretStr
 
 from ondol import (
     AlreadyDecided,
@@ -353,6 +353,25 @@ async def test_an_edit_that_no_tool_could_be_given_as_it_is_is_refused_at_once(h
         await ask.approve(by="lee", arguments={"what": {"a\0": ["b\0"]}})
         assert await rest(run) == "completed"
     assert house.count("note") == 1
+
+
+class Reading(BaseModel):
+    level: int = Field(default=0, validation_alias="Level")
+
+
+async def test_an_edit_that_a_tool_would_read_as_another_value_is_refused_at_once(house: House) -> None:
+    @tool(effect="once", approve=True)
+    async def keep(ctx: Context[House], reading: Annotated[Reading, Field(alias="of")]) -> str:
+        return await ctx.deps.act(ctx, "keep", level=reading.level)
+
+    agent = house.agent([call("keep", of={"Level": 1})], "done", tools=[keep])
+    async with house.life(agent) as life:
+        run, ask = await waiting(life, agent)
+        with pytest.raises(InvalidInput, match=r"Reading\.level"):
+            await ask.approve(by="lee", arguments={"of": Reading.model_validate({"Level": 3})})
+        await ask.approve(by="lee", arguments={"of": {"Level": 3}})
+        assert await rest(run) == "completed"
+    assert [line.arguments for line in house.ledger] == [{"level": 3}]
 
 
 async def test_an_edit_is_held_against_the_tool_of_the_runs_own_agent(house: House) -> None:

@@ -324,6 +324,44 @@ async def test_a_field_that_pydantic_leaves_out_is_no_argument_that_is_recorded(
     assert [line.arguments for line in house.ledger] == [{"customs": ["none"]}]
 
 
+class Reading(BaseModel):
+    """As two others write it: one is read, the other is written to."""
+
+    level: int = Field(default=0, validation_alias="Level")
+    unit: str = Field(default="m", serialization_alias="einheit")
+
+
+async def test_a_field_that_is_written_under_a_name_that_is_not_read_is_no_argument(house: House) -> None:
+    """The tool would have been called with its default. One that takes the data itself is given it."""
+
+    @tool(effect="once")
+    async def keep(ctx: Context[House], readings: list[Reading]) -> str:
+        return await ctx.deps.act(ctx, "keep", units=[r.unit for r in readings])
+
+    @tool(effect="once")
+    async def post(ctx: Context[House], body: dict[str, Any]) -> str:
+        return await ctx.deps.act(ctx, "post", body=body)
+
+    made = Reading.model_validate({"Level": 3})
+    other = Reading.model_construct(unit="ft")
+
+    async def body(ctx: Context[Any]) -> str:
+        await ctx.call(keep, readings=[Reading()])
+        for lost, named in ((made, "Reading.level"), (other, "Reading.unit")):
+            with pytest.raises(InvalidInput, match=named):
+                await ctx.call(keep, readings=[Reading(), lost])
+            with pytest.raises(InvalidInput, match=named):
+                await ctx.ask("so?", schema=Reading, default=lost, expires=timedelta(days=1))
+        return await ctx.call(post, body=made)
+
+    agent = house.agent(TASK, "done", tools=[steps(body)])
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert await rest(run) == "completed"
+        assert told(house).value == "post done"
+    assert [line.arguments for line in house.ledger] == [{"units": ["m"]}, {"body": {"level": 3, "einheit": "m"}}]
+
+
 async def test_what_a_tool_could_not_be_given_as_it_is_is_no_argument_that_is_recorded(house: House) -> None:
     @tool(effect="once")
     async def note(ctx: Context[House], what: Any) -> str:
