@@ -3251,6 +3251,15 @@ MUTANTS = (
         ("tests/promise/test_asks.py::test_an_edit_that_a_tool_would_read_as_another_value_is_refused_at_once",),
     ),
     Mutant(
+        "steps: a dict of which an entry would be lost is no argument",
+        "schemas.py",
+        "        if len(set(map(type, value))) > 1 and _has_keys_alike(value):",
+        "        if False:",
+        (
+            "tests/promise/test_steps.py::test_a_dict_with_two_keys_that_are_written_alike_is_no_argument_that_is_recorded",
+        ),
+    ),
+    Mutant(
         "steps: nor is one beside bytes that are no text",
         "tools.py",
         "        schemas.is_written_as_it_is(arguments)\n",

@@ -292,8 +292,9 @@ def recorded(written: Any) -> Any:
 
 
 def is_written_as_it_is(value: Any) -> None:
-    """Raises InvalidInput where pydantic writes another value than this one: asterisks for a secret, and a field with
-    ``exclude=True`` not at all. The value must not hold itself.
+    """Raises InvalidInput where pydantic writes another value than this one: asterisks for a secret, a field with
+    ``exclude=True`` not at all, and of two keys that are written alike (1 and "1") the last one. The value must not
+    hold itself.
     """
     if getattr(type(value), "__pydantic_root_model__", False):
         value = value.root
@@ -305,6 +306,8 @@ def is_written_as_it_is(value: Any) -> None:
             why = f"{type(value).__name__}.{name} is not written (exclude=True)"
             raise InvalidInput(f"there is no JSON form of it: {why}: hand it over in deps")
     if isinstance(value, Mapping):
+        if len(set(map(type, value))) > 1 and _has_keys_alike(value):
+            raise InvalidInput("there is no JSON form of it: two keys of a dict are written alike")
         inside: Iterable[Any] = value.values()
     elif isinstance(value, Sequence | Set):
         inside = () if isinstance(value, str | bytes | bytearray) else value
@@ -313,6 +316,15 @@ def is_written_as_it_is(value: Any) -> None:
         inside = [getattr(value, name, None) for name in names]
     for one in inside:
         is_written_as_it_is(one)
+
+
+def _has_keys_alike(value: Mapping[Any, Any]) -> bool:
+    from pydantic_core import to_jsonable_python
+
+    try:
+        return len(to_jsonable_python(dict.fromkeys(value))) < len(value)
+    except BaseException:  # the user's code; bytes that are no text
+        return False
 
 
 _PLAIN = frozenset({str, int, float, bool, type(None)})

@@ -324,6 +324,32 @@ async def test_a_field_that_pydantic_leaves_out_is_no_argument_that_is_recorded(
     assert [line.arguments for line in house.ledger] == [{"customs": ["none"]}]
 
 
+@pytest.mark.parametrize("seal", [b"", b"\xff"])  # that one has no form in JSON
+async def test_a_dict_with_two_keys_that_are_written_alike_is_no_argument_that_is_recorded(
+    house: House, seal: bytes
+) -> None:
+    """One of its entries would have been lost."""
+
+    @tool(effect="once")
+    async def keep(ctx: Context[House], more: dict[int | str, Any], seal: bytes) -> str:
+        return await ctx.deps.act(ctx, "keep", more=[str(key) for key in more])
+
+    async def body(ctx: Context[Any]) -> str:
+        for alike in ({1: "a", "1": "b"}, {"in": {None: 1, "None": 2}}):
+            with pytest.raises(InvalidInput, match="written alike"):
+                await ctx.call(keep, more=alike, seal=seal)
+            with pytest.raises(InvalidInput, match="written alike"):
+                await ctx.ask("so?", schema=Any, default=alike, expires=timedelta(days=1))
+        return await ctx.call(keep, more={1: "a", "2": "b"}, seal=b"")
+
+    agent = house.agent(TASK, "done", tools=[steps(body)])
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert await rest(run) == "completed"
+        assert told(house).value == "keep done"
+    assert [line.arguments for line in house.ledger] == [{"more": ["1", "2"]}]
+
+
 class Reading(BaseModel):
     """As two others write it: one is read, the other is written to."""
 
