@@ -166,19 +166,12 @@ def _problems(value: Any, schema: Any, root: Schema, where: str) -> Iterator[_Pr
 _KINDS: Mapping[str, Callable[[Any], bool]] = {
     "string": lambda v: isinstance(v, str),
     "integer": lambda v: isinstance(v, int) and not isinstance(v, bool),
-    "number": lambda v: isinstance(v, int | float) and not isinstance(v, bool) and _has_end(v),
+    "number": lambda v: math.isfinite(v) if isinstance(v, float) else isinstance(v, int) and not isinstance(v, bool),
     "boolean": lambda v: isinstance(v, bool),
     "array": lambda v: isinstance(v, list),
     "object": lambda v: isinstance(v, dict),
     "null": lambda v: v is None,
 }
-
-
-def _has_end(value: float) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # an integer that no float is as large as
-        return False
 
 
 def _none_of(value: Any, choices: list[Any], root: Schema, where: str) -> Iterator[_Problem]:
@@ -459,8 +452,11 @@ def _is_multiple(value: Any, of: Any) -> bool:
         with contextlib.suppress(InvalidOperation):  # 1e999999, say
             return bool(value % of == 0)
         return False
-    rest, nearly = math.fmod(value, of), abs(value) / 1e9  # as pydantic weighs it
-    return math.isfinite(value / of) and (abs(rest) <= nearly or abs(abs(rest) - of) <= nearly)
+    try:
+        rest, nearly = math.fmod(value, of), abs(value) / 1e9  # as pydantic weighs it
+        return math.isfinite(value / of) and (abs(rest) <= nearly or abs(abs(rest) - of) <= nearly)
+    except OverflowError:  # it is checked where the answer is used
+        return True
 
 
 #: By the name of a bound: what a number must be, and does it keep it?
