@@ -138,6 +138,10 @@ class InFlight(Generic[T]):
         """As ``stop``, for an attempt whose time is over: a thread cannot be stopped, so nobody waits for it."""
         return False if self.in_thread else await self.stop(clock, _UNWIND)
 
+    async def unwind(self, clock: Clock) -> bool:
+        """As ``stop_late``, for one that only tidies up behind it: it is not told to end."""
+        return await self.wait(clock, _UNWIND.total_seconds(), None) == "done"
+
 
 _left: weakref.WeakSet[asyncio.Future[Any]] = weakref.WeakSet()  # asked to end, and waited for by nobody
 

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from ondol import values
-from ondol.cancellation import InFlight, is_asked_to_end
+from ondol.cancellation import CancelToken, Ending, InFlight, is_asked_to_end
+from ondol.clock import Clock
 from ondol.errors import ModelError
 from ondol.model import Answer, Delta, Model, ModelRequest, why_no_answer
 from ondol.secret import logger, redact
@@ -14,44 +15,81 @@ from ondol.secret import logger, redact
 log = logger("ondol.model")
 
 
-async def answer_of(model: Model, request: ModelRequest, hear: Callable[[Delta], None]) -> Answer:
-    """Ask a model and hear it to the end; ``hear`` is told each piece. Whatever happens, its stream is closed.
+class Asking:
+    """A model that was asked, in a task of its own; ``hear`` is told each piece.
 
-    Raises:
-        ModelError: it failed, it raised anything else, or its answer did not end, or is none.
+    Its first ``Answer`` counts, or how it failed before. After that, its stream is only closed.
     """
-    answer: Delta | Answer | None = None
-    stream = None
+
+    def __init__(self, model: Model, request: ModelRequest, hear: Callable[[Delta], None]) -> None:
+        self._said: asyncio.Future[Answer | ModelError] = asyncio.get_running_loop().create_future()
+        self._hearing = InFlight.of_coroutine(_hear(model, request, hear, self._said))
+
+    async def wait(self, clock: Clock, seconds: float | None, token: CancelToken | None) -> Ending:
+        """Until it has answered or failed, its time is over (None: never), or somebody asks to stop; whichever comes
+        first. Then its stream is closed, or goes on all the same."""
+        ending = await InFlight(self._said, in_thread=False).wait(clock, seconds, token)
+        if ending != "done":
+            await self._hearing.stop_late(clock)
+        elif not self._hearing.future.done():
+            await self._hearing.unwind(clock)
+        return ending
+
+    def answer(self) -> Answer:
+        """What was said where ``wait`` is ``done``.
+
+        Raises:
+            ModelError: it failed, it raised anything else, or its answer did not end, or is none.
+        """
+        said = self._said.result()
+        if isinstance(said, ModelError):
+            raise said
+        return said
+
+    def leave(self) -> None:
+        """Nobody waits for it any more."""
+        self._hearing.leave()
+
+
+async def _hear(
+    model: Model, request: ModelRequest, hear: Callable[[Delta], None], said: asyncio.Future[Answer | ModelError]
+) -> None:
+    """Hear a model until it has ``said`` what counts. Whatever happens, its stream is closed."""
+    stream = given = None
     try:
         stream = model.stream(request)
         async for output in stream:
             if isinstance(output, Delta) and isinstance(output.text, str):
                 hear(output)
-            else:
-                answer = output
-    except (ModelError, asyncio.CancelledError):  # whose cancellation it was, ``heard`` finds out
+                continue
+            given = output
+            if isinstance(output, Answer):
+                break
+        said.set_result(_checked(given))
+    except ModelError as error:
+        said.set_result(error)
+    except asyncio.CancelledError:  # whoever asked for it does not wait for an answer
+        said.set_result(ModelError("connection", "the model call was cancelled by the model itself"))
         raise
     except BaseException as error:  # an exit-type exception must not leave the task: it would end the event loop
         if isinstance(error, GeneratorExit) and not _is_heard():
             raise
-        raise ModelError("rejected", f"the model raised {values.error_text(error)}") from error
+        failed = ModelError("rejected", f"the model raised {values.error_text(error)}")
+        failed.__cause__ = error
+        said.set_result(failed)
     finally:
         close = getattr(stream, "aclose", None)
         if close is not None:
             await _closed(close)
-    if answer is None:
+
+
+def _checked(given: object) -> Answer:
+    if given is None:
         raise ModelError("connection", "the answer ended before it was complete")
-    why = why_no_answer(answer)
-    if why is not None or not isinstance(answer, Answer):
+    why = why_no_answer(given)
+    if why is not None or not isinstance(given, Answer):
         raise ModelError("rejected", f"the model gave what is no answer: {why}")
-    return answer
-
-
-def heard(asking: InFlight[Answer]) -> Answer:
-    """What a model answered in a task that ended unasked. Raises ModelError, as ``answer_of``."""
-    if asking.future.cancelled():
-        raise ModelError("connection", "the model call was cancelled by the model itself")
-    return asking.future.result()
+    return given
 
 
 def _is_heard() -> bool:

@@ -138,8 +138,9 @@ class Model(Protocol):
     """One request in, a stream of parts out.
 
     ``stream`` yields any number of ``Delta`` and then exactly one ``Answer``. A stream that ends without an answer
-    counts as a broken connection. It makes one attempt: retries are Ondol's. Closing the stream (``aclose``) or
-    cancelling the task stops the request and closes its socket.
+    counts as a broken connection. Nothing is asked for behind the answer: the stream is closed, and what is left to do
+    stands in a ``finally``, which gets 2 seconds. It makes one attempt: retries are Ondol's. Closing the stream
+    (``aclose``) or cancelling the task stops the request and closes its socket.
     Raises ModelError, with the kind that says what to do.
 
     The attribute ``provider`` (by default the name) says whose private data (signatures, ids) it can read back: that

@@ -535,18 +535,16 @@ class Drive:
             run=self.row.id, step=self.state.step, attempt=self.state.attempt, load=self._load,
         )  # fmt: skip
         left = limits.time_left(self.state, self.served.bounds.limits, self.now())
-        asking = InFlight.of_coroutine(self._stream(asked.model, request))
+        asking = hearing.Asking(asked.model, request, self._hear(request.step + 1))
         try:
             ending = await asking.wait(self.clock, left, self.stopping)
             if ending == "timeout":
-                await asking.stop_late(self.clock)
                 await self._out_of_time()
                 return
             if ending == "cancelled":
-                await asking.stop_late(self.clock)
                 await self._write_cancelled("".join(self._partial), untold=True, asked=asked.model.name)
                 return
-            answer = hearing.heard(asking)
+            answer = _complete(asking.answer())
         except ModelError as error:
             await self._model_failed(error)
             return
@@ -569,10 +567,10 @@ class Drive:
         except StoreError as error:
             raise ModelError("unavailable", f"attachment {attachment.name}: {error}", sent=False) from error
 
-    async def _stream(self, model: Model, request: ModelRequest) -> Answer:
+    def _hear(self, step: int) -> Callable[[Delta], None]:
+        """Who tells the pieces of the answer that is the ``step``."""
         pieces: list[str] = []
         self._partial = pieces
-        step = request.step + 1
 
         def hear(piece: Delta) -> None:
             if self._partial is not pieces:  # it was given up, and goes on all the same
@@ -582,15 +580,7 @@ class Drive:
                 self.runner.streams.say(self.row.id, self.state.seq, step, piece.text)
             self.publish(events.DELTA, {"step": step, "kind": piece.kind, "text": piece.text})
 
-        answer = await hearing.answer_of(model, request, hear)
-        used: Any = {"input_tokens": answer.input_tokens, "output_tokens": answer.output_tokens}
-        if answer.stop == "content_filter":
-            raise ModelError("content_filter", "the provider's filter stopped the answer", **used)
-        if not any(isinstance(p, ToolCall) or (isinstance(p, Text) and p.text.strip()) for p in answer.parts):
-            if answer.stop == "length":  # asked again it would write as much, and be paid again
-                raise ModelError("rejected", _ALL_THOUGHT, **used)
-            raise ModelError("server", "the model gave an empty answer", **used)
-        return answer
+        return hear
 
     async def _write_cancelled(self, said: str, **spent: Any) -> None:
         """A cancel came before the answer: what it had said so far, for whoever looks into it, and what it cost.
@@ -752,6 +742,18 @@ class Drive:
 
 async def _at_once() -> bool:
     return True
+
+
+def _complete(answer: Answer) -> Answer:
+    """The answer, where there is something in it to go on with. Raises ModelError."""
+    used: Any = {"input_tokens": answer.input_tokens, "output_tokens": answer.output_tokens}
+    if answer.stop == "content_filter":
+        raise ModelError("content_filter", "the provider's filter stopped the answer", **used)
+    if not any(isinstance(p, ToolCall) or (isinstance(p, Text) and p.text.strip()) for p in answer.parts):
+        if answer.stop == "length":  # asked again it would write as much, and be paid again
+            raise ModelError("rejected", _ALL_THOUGHT, **used)
+        raise ModelError("server", "the model gave an empty answer", **used)
+    return answer
 
 
 def _unusual(stop: str) -> str:

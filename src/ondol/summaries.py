@@ -6,13 +6,11 @@ permissions are decided elsewhere. Anything else is refused, and the caller goes
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ondol import carried, hearing, ids, limits, transactions, usage, values
-from ondol.cancellation import InFlight
 from ondol.clock import Clock, micros
 from ondol.errors import ModelError
 from ondol.messages import Message
@@ -47,17 +45,15 @@ async def ask_model(drive: Drive, asked: Sequence[Message], length: int) -> Made
     request = ModelRequest(
         messages=asked, tools=(), run=drive.row.id, step=state.step, attempt=state.attempt, purpose="summary"
     )
-    asking = InFlight.of_coroutine(hearing.answer_of(model, request, _to_nobody))
+    asking = hearing.Asking(model, request, _to_nobody)
     try:
         left = limits.time_left(state, drive.served.bounds.limits, drive.now())
         ending = await asking.wait(drive.clock, left, drive.pause)
         if ending == "cancelled":
-            await asking.stop_late(drive.clock)
             return None
         if ending == "timeout":
-            await asking.stop_late(drive.clock)
             return Made(prompt=prompt, refused=_LATE, spent={"asked": model.name})
-        answer = hearing.heard(asking)
+        answer = asking.answer()
     except ModelError as error:
         return Made(prompt=prompt, refused=redact(f"{error.kind}: {error}"), spent=_spent_on(error, model))
     finally:
@@ -80,20 +76,18 @@ async def ask_by_hand(store: Store, clock: Clock, served: Served, wanted: Wanted
     call, whose = ids.new_call_id(clock.now()), (served.agent.name, row.id, row.user_id or "")
     # Record before asking: whoever dies or goes away from here on leaves a call that nobody has counted.
     await store.write(transactions.asking, row.tenant, call, *whose, model.name, micros(clock))
-    made = await _made_by_hand(model, wanted)
+    made = await _made_by_hand(clock, model, wanted)
     await store.write(transactions.asked, row.tenant, call, usage.by_hand(made.spent))
     return made
 
 
-async def _made_by_hand(model: Model, wanted: Wanted) -> Made:
+async def _made_by_hand(clock: Clock, model: Model, wanted: Wanted) -> Made:
     request = ModelRequest(messages=wanted.asked, tools=(), run=wanted.session.id, step=0, attempt=1, purpose="summary")
-    asking = InFlight.of_coroutine(hearing.answer_of(model, request, _to_nobody))
+    asking = hearing.Asking(model, request, _to_nobody)
     try:
-        async with asyncio.timeout(_PATIENCE):
-            await asyncio.wait([asking.future])
-        answer = hearing.heard(asking)
-    except TimeoutError:
-        return Made(refused=_LATE, spent={"asked": model.name})
+        if await asking.wait(clock, _PATIENCE, None) == "timeout":
+            return Made(refused=_LATE, spent={"asked": model.name})
+        answer = asking.answer()
     except ModelError as error:
         return Made(refused=redact(f"{error.kind}: {error}"), spent=_spent_on(error, model))
     finally:

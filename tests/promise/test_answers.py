@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
 from decimal import Decimal
@@ -9,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import Conversation
+from kit import Conversation, WatchedClock
 
 from ondol import (
     Agent,
@@ -17,8 +19,10 @@ from ondol import (
     Attachment,
     Delta,
     Message,
+    ModelError,
     ModelRequest,
     Reasoning,
+    RunEnded,
     RunFailed,
     Runtime,
     Text,
@@ -264,6 +268,152 @@ async def test_an_answer_counts_however_its_stream_ends(tmp_path: Path, raised: 
         assert (await rt.run(agent, "go", session="s")).text == "good"
         assert (await rt.run(agent, "go", session="s")).text == "good"
     assert len(closed) == 2
+
+
+async def _raises(error: BaseException) -> AsyncIterator[Any]:
+    yield Answer(parts=(Text("good"),))
+    raise error
+
+
+async def _fails_as_it_is_closed(error: BaseException) -> AsyncIterator[Any]:
+    try:
+        yield Answer(parts=(Text("good"),))
+    finally:
+        raise error
+
+
+async def _answers_again() -> AsyncIterator[Any]:
+    yield Answer(parts=(Text("good"),))
+    yield Answer(parts=(Text("better"),))
+
+
+async def _is_not_closed() -> AsyncIterator[Any]:
+    try:
+        yield Answer(parts=(Text("good"),))
+    finally:
+        yield Answer(parts=(Text("better"),))
+
+
+async def _hangs() -> AsyncIterator[Any]:
+    yield Answer(parts=(Text("good"),))
+    await asyncio.get_running_loop().create_future()
+
+
+BEHIND: dict[str, Callable[[], AsyncIterator[Any]]] = {
+    "raises": lambda: _raises(RuntimeError("gone")),
+    "raises what may be asked again": lambda: _raises(ModelError("server", "gone")),
+    "raises what ends a program": lambda: _raises(SystemExit(3)),
+    "answers again": _answers_again,
+    "hangs": _hangs,
+    "fails as it is closed": lambda: _fails_as_it_is_closed(ModelError("server", "gone")),
+    "cancels itself as it is closed": lambda: _fails_as_it_is_closed(asyncio.CancelledError()),
+    "is not closed": _is_not_closed,
+}
+
+
+class Once:
+    """A model that gives this stream, each time that it is asked."""
+
+    name = "once"
+
+    def __init__(self, stream: Callable[[], Any]) -> None:
+        self._stream, self.asked = stream, 0
+
+    def stream(self, request: ModelRequest) -> AsyncIterator[Any]:
+        self.asked += 1
+        stream: AsyncIterator[Any] = self._stream()
+        return stream
+
+
+@pytest.mark.parametrize("behind", BEHIND)
+async def test_an_answer_counts_whatever_its_model_does_behind_it(tmp_path: Path, behind: str) -> None:
+    model = Once(BEHIND[behind])
+    agent = Agent("a", model=model)
+    async with Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[agent]) as rt:
+        assert (await rt.run(agent, "go", session="s")).text == "good"
+        assert (await rt.run(agent, "go", session="s")).text == "good"
+    assert model.asked == 2
+
+
+async def test_what_a_model_does_as_its_stream_is_closed_is_done_to_its_end(tmp_path: Path) -> None:
+    noted: list[str] = []
+
+    async def notes() -> AsyncIterator[Any]:
+        try:
+            yield Answer(parts=(Text("good"),))
+        finally:
+            for word in ("gave", "back", "its", "connection"):
+                await asyncio.sleep(0)
+                noted.append(word)
+
+    agent = Agent("a", model=Once(notes))
+    async with Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[agent]) as rt:
+        assert (await rt.run(agent, "go")).text == "good"
+    assert noted == ["gave", "back", "its", "connection"]
+
+
+class Unclosed:
+    """A stream that says this, and then neither lets itself be closed nor be cancelled."""
+
+    def __init__(self, said: Answer | ModelError, released: asyncio.Event) -> None:
+        self._said, self._released = said, released
+
+    def __aiter__(self) -> Unclosed:
+        return self
+
+    async def __anext__(self) -> Answer:
+        if isinstance(self._said, ModelError):
+            raise self._said
+        return self._said
+
+    async def aclose(self) -> None:
+        while not self._released.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._released.wait()
+
+
+@contextlib.asynccontextmanager
+async def _after(does: Callable[[], object]) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        does()
+
+
+@pytest.mark.parametrize("said", [Answer(parts=(Text("good"),)), ModelError("rejected", "bad request")])
+async def test_a_stream_that_cannot_be_closed_is_waited_for_as_long_as_what_was_cancelled(
+    tmp_path: Path, said: Answer | ModelError
+) -> None:
+    clock, released = WatchedClock(), asyncio.Event()
+    agent = Agent("a", model=(model := Once(lambda: Unclosed(said, released))))
+    async with Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[agent], clock=clock) as rt, _after(released.set):
+        run = await rt.start(agent, "go")
+        await clock.asked(2.0)
+        await run.refresh()
+        assert run.status == "running"
+        clock.advance(2)
+        if isinstance(said, Answer):
+            assert (await run.result()).text == "good"
+        else:
+            with pytest.raises(RunFailed, match="model_rejected: bad request"):
+                await run.result()
+    assert model.asked == 1
+
+
+async def test_an_answer_counts_although_the_run_is_cancelled_as_its_stream_is_closed(tmp_path: Path) -> None:
+    """It is complete, so what it took is known."""
+    clock, released = WatchedClock(), asyncio.Event()
+    whole = Answer(parts=(Text("good"),), input_tokens=5, output_tokens=9)
+    agent = Agent("a", model=Once(lambda: Unclosed(whole, released)))
+    async with Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[agent], clock=clock) as rt, _after(released.set):
+        run = await rt.start(agent, "go")
+        await clock.asked(2.0)
+        await run.cancel(by="kim")
+        clock.advance(2)
+        with pytest.raises(RunEnded):
+            await run.result()
+        await run.refresh()
+        assert (run.status, run.tokens) == ("cancelled", (5, 9))
 
 
 @pytest.mark.parametrize("parts", [(), (Reasoning("hm, hm"),), (Text(" \n"),)])

@@ -38,6 +38,7 @@ from ondol import (
     toolset,
     transactions,
 )
+from ondol.cancellation import from_outside, unwound
 from ondol.clock import to_micros
 from ondol.errors import ClaimLost, ModelError, NotOpen, OndolError, StoreError
 from ondol.model import Answer, ModelOutput
@@ -438,6 +439,27 @@ async def test_a_model_that_cancels_its_task_has_failed_and_is_asked_no_more_oft
         with pytest.raises(RunFailed, match="model_connection: the model call was cancelled by the model itself"):
             await run.result()
     assert model.asked == 4
+
+
+async def test_what_nobody_waits_for_any_more_fails_quietly() -> None:
+    loop, begun, complaints = asyncio.get_running_loop(), asyncio.Event(), list[Any]()
+    loop.set_exception_handler(lambda _, context: complaints.append(context))
+
+    async def fails() -> None:
+        begun.set()
+        try:
+            await loop.create_future()
+        finally:
+            raise ConnectionError("gone")
+
+    asking = asyncio.create_task(from_outside(fails, 60))
+    await begun.wait()
+    asking.cancel()
+    await asyncio.wait([asking])
+    del asking
+    await unwound()
+    gc.collect()
+    assert complaints == []
 
 
 async def test_a_toolset_that_cancels_its_task_has_found_nothing(house: House) -> None:

@@ -268,7 +268,8 @@ async def in_the_model(seed: int, place: Place) -> None:
         rude.released.set()
     gc.collect()
     assert not loud, f"{what}: {loud}"
-    assert house.count("letter") == (1 if run.status == "completed" else 0), f"{what}: {house.ledger}"
+    letters = 1 if run.status == "completed" and what != "answers twice" else 0  # its first answer counts
+    assert house.count("letter") == letters, f"{what}: {house.ledger}"
     invariants.hold(house.written(), house.ledger)
 
 
