@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import itertools
 import json
 import os
 import random
@@ -39,6 +40,7 @@ from ondol import (
     Context,
     Delta,
     Happened,
+    ModelError,
     NotHappened,
     Run,
     RunEnded,
@@ -170,33 +172,45 @@ async def _rests(clock: WatchedClock, run: Run) -> None:
 
 
 class Rude:
-    """A model that misbehaves the first time that it is asked to do something, and then does it."""
+    """A model that misbehaves when it is asked to go, and otherwise does as it is asked.
+
+    It does so the first time (``once``), each time (``always``), each time behind its answer (``behind``), or as the
+    stream of that is closed (``closing``).
+    """
 
     name = "rude"
 
-    def __init__(self, what: str) -> None:
-        self.what, self.asked = what, 0
+    def __init__(self, what: str, when: str) -> None:
+        self.what, self.when, self.asked = what, when, 0
         self.begun, self.released = asyncio.Event(), asyncio.Event()
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelOutput]:
         self.asked += 1
-        if self.asked == 1:
+        goes = _asked(request) == "go"
+        if goes and (self.when == "always" or (self.when == "once" and self.asked == 1)):
             self.begun.set()
             async for output in MODELS[self.what](self.released):
                 yield output
-            if self.what != "answers twice":
-                return
-        script = [[call("letter", to="kim")], "done"] if _asked(request) == "go" else ["done"]
-        async for output in ScriptedModel(script, name=self.name).stream(request):
-            yield output
+            return
+        script = [[call("letter", to="kim")], "done"] if goes else ["done"]
+        try:
+            async for output in ScriptedModel(script, name=self.name).stream(request):
+                yield output
+            if goes and self.when == "behind":
+                async for output in MODELS[self.what](self.released):
+                    yield output
+        finally:
+            if goes and self.when == "closing":
+                async for _ in MODELS[self.what](self.released):
+                    pass
 
 
 def _asked(request: ModelRequest) -> str:
     return next(m.text for m in reversed(request.messages) if m.role == "user" and m.origin is None)
 
 
-async def _answers_twice(released: asyncio.Event) -> AsyncIterator[ModelOutput]:
-    yield Answer(parts=(Text("first"),), stop="stop", input_tokens=1, output_tokens=1, model="rude")
+async def _answers_again(released: asyncio.Event) -> AsyncIterator[ModelOutput]:
+    yield Answer(parts=(Text("again"),), stop="stop", input_tokens=1, output_tokens=1, model="rude")
 
 
 async def _says_nothing(released: asyncio.Event) -> AsyncIterator[ModelOutput]:
@@ -241,35 +255,62 @@ ERRORS: Sequence[BaseException] = (
     GeneratorExit(), BaseExceptionGroup("several", [SystemExit(1), ValueError("x")]), StopAsyncIteration(),
 )  # fmt: skip
 MODELS: dict[str, Callable[[asyncio.Event], AsyncIterator[ModelOutput]]] = {
-    "answers twice": _answers_twice, "says nothing": _says_nothing, "only begins": _only_begins,
-    "holds up the loop": _holds_up_the_loop, "ignores its end": _ignores_its_end,
-    **{f"raises {type(e).__name__}": _raises(e) for e in ERRORS},
+    "ignores its end": _ignores_its_end,
+    **{f"raises {type(e).__name__}": _raises(e) for e in (ModelError("overloaded", "later"), *ERRORS)},
+    "answers again": _answers_again, "only begins": _only_begins, "says nothing": _says_nothing,
+    "holds up the loop": _holds_up_the_loop,
 }  # fmt: skip
+#: What is no fault at that time, or has no end.
+NOT_THEN: dict[str, set[str]] = {
+    "once": {"answers again"}, "closing": {"says nothing"}, "behind": {"says nothing"},
+    "always": {"answers again", "ignores its end"},
+}  # fmt: skip
+#: Of each time in turn, so that a few of them are about all.
+RUDE = [
+    (what, when)
+    for them in itertools.zip_longest(*[[(w, when) for w in MODELS if w not in no] for when, no in NOT_THEN.items()])
+    for what, when in filter(None, them)
+]
 
 
 async def in_the_model(seed: int, place: Place) -> None:
-    what = list(MODELS)[seed % len(MODELS)]
-    house, rude = House(place.db), Rude(what)
+    what, when = RUDE[seed % len(RUDE)]
+    said = f"{what}, {when}"
+    house, rude = House(place.db), Rude(what, when)
     house.clock = clock = WatchedClock()
     agent = Agent("a", model=rude, tools=[letter])
     loud: list[Any] = []  # what the loop has to say about tasks that nobody looked after
     asyncio.get_running_loop().set_exception_handler(lambda _, context: loud.append(context))
     async with house.life(agent) as life:
         run = await life.rt.start(agent, "go", session="s", operation_id="op")
-        if what == "ignores its end":
+        is_stopped, letters = (what, when) == ("ignores its end", "once"), 1
+        if is_stopped:
             await rude.begun.wait()
             await run.cancel(by="kim")
-            await clock.asked(2.0)  # that an async function gets to end after it was cancelled
+        elif (what, when) == ("ignores its end", "closing"):  # for each of its two answers
+            await clock.asked(2.0)
+            clock.advance(2)
+        if what == "ignores its end" and when in ("once", "closing"):
+            await clock.asked(2.0)  # that an async function gets to end when nobody waits for it any more
             clock.advance(2)
         await _rests(clock, run)
-        assert (run.status == "cancelled") == (what == "ignores its end")
-        assert run.status in ("completed", "failed", "cancelled"), f"{what}: {run!r}"
+        match when:
+            case "once":
+                assert (run.status == "cancelled") == is_stopped
+                assert run.status in ("completed", "failed", "cancelled"), f"{said}: {run!r}"
+                letters = 1 if run.status == "completed" else 0
+            case "always":
+                assert run.status == "failed", f"{said}: {run!r}"
+                assert rude.asked in (1, 4), f"{said}: it was asked {rude.asked} times"
+                letters = 0
+            case _:
+                assert (run.status, rude.asked) == ("completed", 2), f"{said}: {run!r}, asked {rude.asked} times"
+                assert (await run.result()).text == "done", said
         assert (await life.rt.run(agent, "again", session="s", operation_id="next")).text == "done"
         rude.released.set()
     gc.collect()
-    assert not loud, f"{what}: {loud}"
-    letters = 1 if run.status == "completed" and what != "answers twice" else 0  # its first answer counts
-    assert house.count("letter") == letters, f"{what}: {house.ledger}"
+    assert not loud, f"{said}: {loud}"
+    assert house.count("letter") == letters, f"{said}: {house.ledger}"
     invariants.hold(house.written(), house.ledger)
 
 
