@@ -2506,6 +2506,23 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "model: a wait that is no number of seconds was not asked for",
+        "errors.py",
+        "return said if is_number and 0 <= said < math.inf else None",
+        "return said",
+        ("tests/promise/test_answers.py::test_a_wait_that_is_no_number_of_seconds_was_not_asked_for",),
+    ),
+    Mutant(
+        "model: an error is looked at before anything is decided by it",
+        "hearing.py",
+        "said.set_result(_sound(error))",
+        "said.set_result(error)",
+        (
+            "tests/promise/test_answers.py::test_a_wait_that_is_no_number_of_seconds_was_not_asked_for",
+            "tests/promise/test_answers.py::test_an_error_of_a_model_ends_its_run_whatever_is_wrong_with_it",
+        ),
+    ),
+    Mutant(
         "limits: a read that is given up says that the time is over",
         "calls.py",
         "        if cut and isinstance(ending, TimedOut):",

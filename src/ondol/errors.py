@@ -58,6 +58,7 @@ what to do about it; ``docs/errors`` has a page for each, which ``ondol explain 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, cast
 
@@ -460,9 +461,9 @@ class CallFailed(OndolError):
 class ModelError(OndolError):
     """A model call failed.
 
-    ``kind`` is one of ``ModelErrorKind``; ``retry_after`` is in seconds, as the provider asked;
-    ``sent`` is False only when the request certainly never left this machine. ``input_tokens`` and ``output_tokens``
-    are what the failed attempt used, where the provider said so.
+    ``kind`` is one of ``ModelErrorKind``; ``retry_after`` is in seconds, as the provider asked, and None where that is
+    no number of seconds; ``sent`` is False only when the request certainly never left this machine. ``input_tokens``
+    and ``output_tokens`` are what the failed attempt used, where the provider said so.
     """
 
     code = "model_error"
@@ -473,7 +474,7 @@ class ModelError(OndolError):
     ) -> None:  # fmt: skip
         self.kind: ModelErrorKind = kind
         self.code = model_code(kind)
-        self.retry_after, self.sent = retry_after, sent
+        self.retry_after, self.sent = number_of_seconds(retry_after), sent
         self.input_tokens, self.output_tokens = number_of_tokens(input_tokens), number_of_tokens(output_tokens)
         super().__init__(message)
 
@@ -484,6 +485,12 @@ _MOST_TOKENS = 10**12  # of one call; the sum of a run has to fit into 63 bits
 def number_of_tokens(counted: Any) -> int | None:
     """What is no number of tokens was not counted. (An error is no place to raise another.)"""
     return counted if isinstance(counted, int) and 0 <= counted <= _MOST_TOKENS else None
+
+
+def number_of_seconds(said: Any) -> float | None:
+    """A wait that is no finite number of seconds was not asked for."""
+    is_number = isinstance(said, int | float) and not isinstance(said, bool)
+    return said if is_number and 0 <= said < math.inf else None
 
 
 class StoreError(OndolError):

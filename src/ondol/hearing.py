@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import get_args
 
 from ondol import values
 from ondol.cancellation import CancelToken, Ending, InFlight, is_asked_to_end
 from ondol.clock import Clock
-from ondol.errors import ModelError
+from ondol.errors import ModelError, ModelErrorKind
 from ondol.model import Answer, Delta, Model, ModelRequest, why_no_answer
 from ondol.secret import logger, redact
 
@@ -67,20 +68,40 @@ async def _hear(
                 break
         said.set_result(_checked(given))
     except ModelError as error:
-        said.set_result(error)
+        said.set_result(_sound(error))
     except asyncio.CancelledError:  # whoever asked for it does not wait for an answer
         said.set_result(ModelError("connection", "the model call was cancelled by the model itself"))
         raise
     except BaseException as error:  # an exit-type exception must not leave the task: it would end the event loop
         if isinstance(error, GeneratorExit) and not _is_heard():
             raise
-        failed = ModelError("rejected", f"the model raised {values.error_text(error)}")
-        failed.__cause__ = error
-        said.set_result(failed)
+        said.set_result(_fault(error))
     finally:
         close = getattr(stream, "aclose", None)
         if close is not None:
             await _closed(close)
+
+
+def _sound(error: ModelError) -> ModelError:
+    """The error as ``ModelError`` makes one: a class of its own, or whoever caught it, may have made it another."""
+    try:
+        if error.kind not in get_args(ModelErrorKind):
+            kinds = ", ".join(get_args(ModelErrorKind))
+            return _fault(error, f"a ModelError of kind {error.kind!r}, which there is not: use {kinds}: {error}")
+        sound = ModelError(
+            error.kind, str(error), retry_after=error.retry_after, sent=bool(error.sent),
+            input_tokens=error.input_tokens, output_tokens=error.output_tokens,
+        )  # fmt: skip
+        sound.__cause__ = error
+    except Exception:  # whatever its own code does when it is asked
+        return _fault(error)
+    return sound
+
+
+def _fault(error: BaseException, what: str = "") -> ModelError:
+    fault = ModelError("rejected", f"the model raised {what or values.error_text(error)}")
+    fault.__cause__ = error
+    return fault
 
 
 def _checked(given: object) -> Answer:

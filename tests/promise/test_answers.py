@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import Conversation, WatchedClock
+from kit import Conversation, WatchedClock, rests
 
 from ondol import (
     Agent,
@@ -474,6 +475,85 @@ async def test_an_answer_that_ends_before_it_is_complete_is_asked_for_again(tmp_
         assert (await run.result()).text == "on the way"
         failed = [e.data["error"] async for e in run.events() if e.type == "step.failed"]
     assert failed == ["connection"]
+
+
+def _with(**attributes: Any) -> ModelError:
+    error = ModelError("rate_limited", "later")
+    for name, value in attributes.items():
+        setattr(error, name, value)
+    return error
+
+
+NO_WAITS: list[Any] = ["3", timedelta(seconds=3), float("nan"), float("inf"), -1.0, True, [3]]
+
+
+@pytest.mark.parametrize("since", [False, True], ids=["given", "set since"])
+@pytest.mark.parametrize("no_wait", NO_WAITS, ids=str)
+async def test_a_wait_that_is_no_number_of_seconds_was_not_asked_for(tmp_path: Path, no_wait: Any, since: bool) -> None:
+    class Odd:
+        name = "odd"
+        asked = 0
+
+        async def stream(self, request: ModelRequest) -> AsyncIterator[Any]:
+            self.asked += 1
+            if self.asked == 1:
+                raise _with(retry_after=no_wait) if since else ModelError("rate_limited", "later", retry_after=no_wait)
+            yield Answer(parts=(Text("good"),))
+
+    clock, agent = WatchedClock(), Agent("a", model=Odd())
+    async with Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[agent], clock=clock) as rt:
+        run = await rt.start(agent, "go")
+        at = clock.now().timestamp()
+        await rests(clock, run)
+        assert (await run.result()).text == "good"
+        (failed,) = [e.data async for e in run.events() if e.type == "step.failed"]
+    assert 0.5 <= failed["retry_at"] / 1e6 - at <= 0.75
+
+
+class Bare(ModelError):
+    """What has nothing that a ModelError has."""
+
+    def __init__(self) -> None:
+        Exception.__init__(self, "bare")
+
+
+class Mute(ModelError):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+ODD_ERRORS: list[tuple[ModelError, str, int]] = [
+    (_with(input_tokens="many", output_tokens=-1), "model_rate_limited: later", 4),
+    (_with(sent="no"), "model_rate_limited: later", 4),
+    (_with(kind="tired"), "model_rejected: the model raised a ModelError of kind 'tired', .* use rate_limited, ", 1),
+    (_with(kind=["server"]), r"model_rejected: the model raised a ModelError of kind \['server'\], ", 1),
+    (Bare(), "model_rejected: the model raised Bare: bare", 1),
+    (Mute("server", "x"), "model_rejected: the model raised Mute", 1),
+]
+
+
+@pytest.mark.parametrize(("error", "ends", "asked"), ODD_ERRORS)
+async def test_an_error_of_a_model_ends_its_run_whatever_is_wrong_with_it(
+    tmp_path: Path, error: ModelError, ends: str, asked: int
+) -> None:
+    """No process dies of it, and the run is not parked for that."""
+
+    class Odd:
+        name = "odd"
+        asked = 0
+
+        async def stream(self, request: ModelRequest) -> AsyncIterator[Any]:
+            self.asked += 1
+            yield Delta("well")
+            raise error
+
+    clock, agent = WatchedClock(), Agent("a", model=(odd := Odd()))
+    async with Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[agent], clock=clock) as rt:
+        run = await rt.start(agent, "go")
+        await rests(clock, run)
+        with pytest.raises(RunFailed, match=ends):
+            await run.result()
+    assert odd.asked == asked
 
 
 async def test_a_request_that_the_provider_refuses_is_sent_once(tmp_path: Path) -> None:

@@ -256,7 +256,8 @@ ERRORS: Sequence[BaseException] = (
 )  # fmt: skip
 MODELS: dict[str, Callable[[asyncio.Event], AsyncIterator[ModelOutput]]] = {
     "ignores its end": _ignores_its_end,
-    **{f"raises {type(e).__name__}": _raises(e) for e in (ModelError("overloaded", "later"), *ERRORS)},
+    "raises ModelError": _raises(ModelError("overloaded", "later", retry_after="3")),  # type: ignore[arg-type]
+    **{f"raises {type(e).__name__}": _raises(e) for e in ERRORS},
     "answers again": _answers_again, "only begins": _only_begins, "says nothing": _says_nothing,
     "holds up the loop": _holds_up_the_loop,
 }  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -168,10 +167,9 @@ def _retry_after(error: ModelAPIError) -> float | None:
     # pydantic-ai reads milliseconds, whole seconds and dates; servers also send fractions of a second.
     headers: dict[str, str] = getattr(error, "headers", None) or {}
     try:
-        seconds = float(headers.get("retry-after", ""))
+        return float(headers.get("retry-after", ""))
     except ValueError:
         return None
-    return seconds if 0 <= seconds < math.inf else None
 
 
 def _root(error: BaseException) -> str:
