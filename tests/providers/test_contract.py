@@ -24,6 +24,7 @@ from providers.wires.script import (
     Attached,
     Call,
     Finish,
+    Frame,
     Said,
     Say,
     Spent,
@@ -241,6 +242,59 @@ async def test_tokens_are_none_where_the_provider_did_not_say(
     given = await answer(model)
     assert (given.input_tokens, given.output_tokens) == (None, None)
     assert (given.cache_read_tokens, given.cache_write_tokens, given.reasoning_tokens) == (None, None, None)
+
+
+#: What a server may say beside its answer: under these names any of these values.
+BESIDE: dict[str, tuple[Sequence[str], Sequence[Any]]] = {
+    "usage": (("usage", "usageMetadata"), ([], "x", 7, True, [7], {"a": {"b": [1]}})),
+    "tokens": (
+        ("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens", "total_tokens", "promptTokenCount",
+         "candidatesTokenCount", "totalTokenCount", "prompt_tokens_details", "completion_tokens_details",
+         "input_tokens_details", "output_tokens_details"),
+        ("x", -1, 1.5, [7], {"x": 7}, {}, 7, True),
+    ),
+    "the rest": (
+        ("created", "created_at", "model", "modelVersion", "responseId", "object", "service_tier", "index", "logprobs",
+         "incomplete_details"),
+        (7, [], [7], {}, {"x": 7}, True, 1.5),
+    ),
+}  # fmt: skip
+WITHIN = ("response", "message", "choices", "candidates", "usage", "usageMetadata")
+ADDED = {"service_tier": "choices", "logprobs": "finish_reason"}  # beside what
+
+
+def oddly(said: Any, names: Sequence[str], odd: Any) -> Any:
+    """What is said, with something odd under each of the names."""
+    if isinstance(said, list):
+        return [oddly(inner, names, odd) for inner in said]
+    if not isinstance(said, dict) or said.get("type", "").startswith("content_block"):  # where an index has a meaning
+        return said
+    within = {name: oddly(inner, names, odd) if name in WITHIN else inner for name, inner in said.items()}
+    return within | {name: odd for name in names if name in said or ADDED.get(name) in said}
+
+
+@pytest.mark.parametrize("beside", BESIDE)
+async def test_what_a_server_says_beside_an_answer_does_not_cost_the_answer(
+    server: LoopbackServer, wire: Wire, model: PydanticAIModel, stream: bool, beside: str
+) -> None:
+    (names, odds), said = BESIDE[beside], [Say(("so", "so")), Call("call_1", "mail", ('{"to": ', '"kim"}'))]
+    server.will(answers(wire, *said))
+    plain = await answer(model)
+    for odd in odds:
+
+        async def says_oddly(exchange: Exchange, odd: Any = odd) -> None:
+            if not stream:
+                await exchange.send_json(200, oddly(wire.whole(said, "end", Spent()), names, odd))
+                return
+            await exchange.open_stream()
+            await send(exchange, [Frame(oddly(data, names, odd), e) for data, e in wire.frames(said, "end", Spent())])
+            await exchange.end_stream()
+
+        server.will(says_oddly)
+        given = await answer(model)
+        assert (given.parts, given.stop) == (plain.parts, plain.stop), odd
+        if beside == "usage":
+            assert (given.input_tokens, given.output_tokens) == (None, None), odd
 
 
 @pytest.mark.parametrize(("told", "counted"), [((), (None, None)), (("message_start",), (11, None))])

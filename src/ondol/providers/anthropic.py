@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-from ondol.providers import sse
+from ondol.providers import beside, sse
 from ondol.providers.access import NO_KEY, need, read
 from ondol.providers.pydantic_ai import CONNECT_SECONDS, SILENCE_SECONDS, Opened, PydanticAIModel
 
@@ -39,15 +38,13 @@ def anthropic_messages(model_name: str, *, timeout: float = SILENCE_SECONDS, str
             def aiter_bytes(self, iterator: AsyncIterator[bytes]) -> AsyncIterator[ServerSentEvent]:
                 return sse.of_answer(super().aiter_bytes, iterator, {"message_stop"})
 
-            def decode(self, line: str) -> ServerSentEvent | None:
-                event = super().decode(line)
-                if event is None or event.event not in ("message_start", "message_delta"):
-                    return event
-                return ServerSentEvent(event=event.event, data=_counted(event.data), id=event.id, retry=event.retry)
-
         class Client(AsyncAnthropic):
             def _make_sse_decoder(self) -> SSEDecoder:
                 return Decoder()
+
+            def _process_response_data(self, *, data: object, **how: Any) -> Any:
+                beside.of_anthropic(data)
+                return super()._process_response_data(data=data, **how)
 
         client = Client(
             api_key=access.key or NO_KEY,
@@ -72,13 +69,3 @@ def anthropic_messages(model_name: str, *, timeout: float = SILENCE_SECONDS, str
         f"anthropic:{model_name}", connect, origin={"name": "anthropic", "host": access.host}, takes=_TAKES,
         timeout=timeout, stream=stream, secret=access.key,
     )  # fmt: skip
-
-
-def _counted(data: str) -> str:
-    """The event with a count of tokens: some servers with the same API give none, which the library does not expect."""
-    event = json.loads(data)
-    counts, none = (event["message"], {"input_tokens": 0}) if "message" in event else (event, {})
-    if counts.get("usage"):
-        return data
-    counts["usage"] = none | {"output_tokens": 0}
-    return json.dumps(event)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+from ondol.providers import beside
 from ondol.providers.access import NO_KEY, need, read
 from ondol.providers.pydantic_ai import CONNECT_SECONDS, SILENCE_SECONDS, Opened, PydanticAIModel
 
@@ -70,12 +72,38 @@ def google_gemini(model_name: str, *, timeout: float = SILENCE_SECONDS, stream: 
             api_key=access.key or NO_KEY, base_url=access.base_url, http_client=client,
             retry_options=HttpRetryOptions(attempts=1),
         )  # fmt: skip
+        reached: Any = provider.client._api_client  # the library looks at what comes without leaving anything out
+        reached.async_request = functools.partial(_whole, reached.async_request)
+        reached.async_request_streamed = functools.partial(_pieces, reached.async_request_streamed)
         return OneRequest(model_name, provider=provider), client.aclose
 
     return PydanticAIModel(
         f"google:{model_name}", connect, origin={"name": "google", "host": access.host}, takes=_TAKES,
         timeout=timeout, stream=stream, secret=access.key,
     )  # fmt: skip
+
+
+async def _whole(ask: Callable[..., Awaitable[Any]], *asked: Any, **how: Any) -> Any:
+    return _put_right(await ask(*asked, **how))
+
+
+async def _pieces(ask: Callable[..., Awaitable[AsyncIterator[Any]]], *asked: Any, **how: Any) -> AsyncIterator[Any]:
+    pieces = await ask(*asked, **how)
+
+    async def put_right() -> AsyncIterator[Any]:
+        async for piece in pieces:
+            yield _put_right(piece)
+
+    return put_right()
+
+
+def _put_right(answer: Any) -> Any:
+    """``answer`` is an ``HttpResponse`` of the library."""
+    with suppress(ValueError):  # that is for the library to say
+        said = json.loads(answer.body)
+        beside.of_google(said)
+        answer.body = json.dumps(said)
+    return answer
 
 
 async def _said(lines: Callable[[], AsyncIterator[str]]) -> AsyncIterator[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ondol.messages import parse_arguments
-from ondol.providers import sse
+from ondol.providers import beside, sse
 from ondol.providers.access import NO_KEY, Access, need, read
 from ondol.providers.learned import Learned
 from ondol.providers.pydantic_ai import CONNECT_SECONDS, SILENCE_SECONDS, Opened, PydanticAIModel
@@ -185,6 +185,10 @@ def _client(access: Access, timeout: float) -> AsyncOpenAI:
     class Client(AsyncOpenAI):
         def _make_sse_decoder(self) -> SSEDecoder:
             return Decoder()
+
+        def _process_response_data(self, *, data: object, **how: Any) -> Any:
+            beside.of_openai(data)
+            return super()._process_response_data(data=data, **how)
 
     return Client(
         api_key=access.key or NO_KEY,
