@@ -122,7 +122,7 @@ def _as_found(one: Found | Mapping[str, Any] | str) -> Found:
 
 def as_search(given: Search | Finder) -> Search:
     """A source as the agent holds it. Raises InvalidInput."""
-    if inspect.iscoroutinefunction(given):
+    if inspect.iscoroutinefunction(given) and hasattr(given, "__name__"):
         if "query" not in inspect.signature(given).parameters:
             raise InvalidInput(f"search function {given.__name__!r} needs a parameter named query")
         return _Function(given)

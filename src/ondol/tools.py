@@ -327,7 +327,7 @@ class Tool(Generic[P, R]):
         check: Callable[..., Any] | None = None,
         not_done: tuple[type[BaseException], ...] = (),
     ) -> None:
-        if not hasattr(function, "__name__"):
+        if not callable(function) or not hasattr(function, "__name__"):
             raise InvalidInput(f"{function!r} is no tool: write a function that calls it")
         if (inner := _tool_inside(function)) is not None:  # its class and its approval would be lost
             raise InvalidInput(f"tool {inner.name!r} is inside of a decorator: write @tool above all the others, once")
@@ -396,7 +396,7 @@ class Tool(Generic[P, R]):
             )
         try:
             parameters = inspect.signature(self.function).parameters.values()
-        except ValueError:  # some of what is built into Python
+        except (ValueError, TypeError):  # some of what is built into Python
             raise InvalidInput(f"{self.function!r} is no tool: write a function that calls it") from None
         for parameter in parameters:
             if parameter.name in ("self", "cls"):  # a model would be asked to give it
@@ -676,6 +676,9 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
         return typing.get_type_hints(function, localns=_closure(function), include_extras=True)
     except NameError as error:
         raise InvalidInput(f"tool {function.__name__!r}: {error}: make the type importable in its module") from error
+    except Exception as error:  # a text that is no type, or an object that is called and is no function
+        why = values.error_text(error)
+        raise InvalidInput(f"tool {function.__name__!r}: its annotations cannot be read: {why}") from error
 
 
 def _closure(function: Callable[..., Any]) -> dict[str, Any]:

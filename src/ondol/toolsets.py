@@ -25,8 +25,10 @@ class Toolset:
     """A function that finds tools for a run. Without an answer in ``timeout`` the run goes on without them."""
 
     def __init__(self, function: Finds, *, timeout: timedelta = DEFAULT_TIMEOUT) -> None:
+        if not callable(function) or not hasattr(function, "__name__"):
+            raise InvalidInput(f"{function!r} is no toolset: write a function of the run's context that returns tools")
         self.function, self.name, self.timeout = function, function.__name__, timeout
-        if len(inspect.signature(function).parameters) != 1:
+        if not _takes_one(function):
             raise InvalidInput(f"toolset {self.name!r}: it must take one parameter, the context of the run")
         if not isinstance(timeout, timedelta) or timeout <= timedelta(0):
             raise InvalidInput(f"toolset {self.name!r}: timeout must be a timedelta longer than nothing")
@@ -75,11 +77,11 @@ def as_tool_or_toolset(given: Any) -> Tool[..., Any] | Toolset:
 
 
 def _returns_tools(function: Any) -> bool:
-    if not callable(function) or isinstance(function, type) or len(inspect.signature(function).parameters) != 1:
+    if not callable(function) or isinstance(function, type) or not _takes_one(function):
         return False
     try:
         hints = typing.get_type_hints(function)
-    except (NameError, TypeError):
+    except Exception:  # what it is instead says why that is refused
         return False
     taken = [hint for name, hint in hints.items() if name != "return"]
     if not taken or Context not in (taken[0], typing.get_origin(taken[0])):
@@ -87,6 +89,13 @@ def _returns_tools(function: Any) -> bool:
     returned = hints.get("return")
     kind, inside = typing.get_origin(returned), typing.get_args(returned)
     return isinstance(kind, type) and issubclass(kind, Iterable) and bool(inside) and _is_tool(inside[0])
+
+
+def _takes_one(function: Callable[..., Any]) -> bool:
+    try:
+        return len(inspect.signature(function).parameters) == 1
+    except (ValueError, TypeError):  # some of what is built into Python
+        return False
 
 
 def _is_tool(hint: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -150,6 +151,7 @@ async def test_a_cancel_does_not_wait_for_a_toolset(house: House) -> None:
 def test_what_is_a_toolset_and_what_a_tool() -> None:
     def returns_text(ctx: Context[Any]) -> list[str]: ...  # type: ignore[empty-body]
     def of_an_id(id: str) -> list[Tool[..., Any]]: ...  # type: ignore[empty-body]
+    async def look(query: str) -> list[str]: ...  # type: ignore[empty-body]
     def look_at_nothing() -> list[Tool[..., Any]]: ...  # type: ignore[empty-body]
     def functions(ctx: Context[Any]) -> Sequence[Tool[..., Any] | Callable[..., Any]]: ...  # type: ignore[empty-body]
 
@@ -160,3 +162,10 @@ def test_what_is_a_toolset_and_what_a_tool() -> None:
     with pytest.raises(InvalidInput, match="longer than nothing"):
         toolset(timeout=timedelta(0))(users_tools)
     assert isinstance(Agent("a", model="script:demo", tools=[of_an_id]).tools[0], Tool)
+    for nothing in ("tools", functools.partial(users_tools)):
+        with pytest.raises(InvalidInput, match="is no toolset: write a function"):
+            toolset(nothing)  # type: ignore[call-overload]
+    with pytest.raises(InvalidInput, match="must take one parameter"):
+        toolset(dict)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="is no source to search"):
+        Agent("a", model="script:demo", search=[functools.partial(look)])  # type: ignore[list-item]

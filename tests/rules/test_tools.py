@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import time
 from collections.abc import AsyncIterator, Callable
 from datetime import date, timedelta
 from decimal import Decimal
@@ -131,11 +132,27 @@ class Callable_:
         return x
 
 
-@pytest.mark.parametrize("given", [Callable_(), functools.partial(nothing), int])
+@pytest.mark.parametrize("given", [Callable_(), functools.partial(nothing), int, time.sleep])
 def test_what_is_no_function_is_refused_by_name(given):
     for declare in (tool, lambda g: tool(name="f")(g), lambda g: Agent("a", model="script:demo", tools=[g])):
         with pytest.raises(InvalidInput, match="write a function that calls it"):
             declare(given)
+
+
+@pytest.mark.parametrize("annotation", ["1 +", "functools.nothing", "Unknown"])
+def test_an_annotation_that_cannot_be_read_is_refused_with_the_name_of_the_tool(annotation):
+    def send(to): ...
+
+    send.__annotations__["to"] = annotation
+    with pytest.raises(InvalidInput, match="tool 'send': "):
+        Agent("a", model="script:demo", tools=[send]).definition()
+
+
+def test_an_object_that_is_called_and_has_a_name_is_no_function_either():
+    named = Callable_()
+    named.__name__ = "named"
+    with pytest.raises(InvalidInput, match="tool 'named': "):
+        Agent("a", model="script:demo", tools=[named]).definition()
 
 
 def test_a_parameter_that_would_be_kept_from_the_model_is_refused():
