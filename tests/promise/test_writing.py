@@ -470,7 +470,7 @@ async def test_b17_all_that_is_kept_of_a_session_has_a_checksum(store: Store) ->
     row = await store.read(queries.get_session, "default", "s")
     assert (row.checked_state(), row.checked_seen(), row.checked_pins()) == ('{"n":2}', {}, "[]")
     assert None not in (row.state_sum, row.seen_sum, row.pins_sum)
-    ((before, total),) = await store.read(state_before, 2)
+    ((before, total, _),) = await store.read(state_before, 2)
     assert before == '{"n":1}'
     assert total is not None
 
