@@ -2807,8 +2807,8 @@ MUTANTS = (
     Mutant(
         "jobs: what is written in one turn of the event loop gets to the thread together",
         "stores/jobs.py",
-        "            self._coming[job.loop] = [job]\n",
-        "            self.waiting.put(job)\n            self._coming[job.loop] = []\n",
+        "self.expect(job.loop).append(job)",
+        "self.waiting.put(job)",
         ("tests/stores/test_jobs.py",),
     ),
     Mutant(
@@ -3840,6 +3840,13 @@ MUTANTS = (
             "tests/promise/test_steps.py::test_a_step_that_is_planned_while_a_sibling_does_not_know_of_its_own_outcome_yet"
             "_waits_for_it",
         ),
+    ),
+    Mutant(
+        "stores: what follows a commit is handed over in the turn in which it is written",
+        "stores/jobs.py",
+        "            writes.expect(jobs[0].loop)",
+        "            pass",
+        ("tests/stores/test_jobs.py::test_what_those_who_hear_of_a_commit_write_next_gets_to_the_thread_in_that_turn",),
     ),
 )
 

@@ -44,6 +44,29 @@ async def test_what_is_written_in_one_turn_of_the_event_loop_gets_to_the_thread_
     assert [writes.waiting.get_nowait() for _ in range(2)] == [first, second]
 
 
+async def test_what_those_who_hear_of_a_commit_write_next_gets_to_the_thread_in_that_turn() -> None:
+    """So it does where they begin a task that writes it."""
+    loop, writes = asyncio.get_running_loop(), Writes()
+    committed, following = (Job(lambda: iter(()), loop) for _ in range(2))  # type: ignore[arg-type]
+
+    async def goes_on() -> None:
+        await committed
+        task = loop.create_task(writes_on())
+        await task
+
+    async def writes_on() -> None:
+        writes.put(following)
+
+    going_on = loop.create_task(goes_on())
+    await asyncio.sleep(0)
+    deliver([committed], writes)
+    await asyncio.sleep(0)  # they hear of it
+    assert writes.waiting.empty()
+    await asyncio.sleep(0)
+    assert writes.waiting.get_nowait() is following
+    await going_on
+
+
 async def test_what_is_written_in_one_turn_of_the_event_loop_shares_a_commit(tmp_path: Any) -> None:
     store = SqliteStore(tmp_path / "ondol.db")
     await store.open(lambda: None)

@@ -99,11 +99,14 @@ class Writes:
 
     def put(self, job: Job) -> None:
         """To be called in the event loop of the job."""
-        if (coming := self._coming.get(job.loop)) is not None:
-            coming.append(job)
-        else:
-            self._coming[job.loop] = [job]
-            job.loop.call_soon(self.hand_over, job.loop)
+        self.expect(job.loop).append(job)
+
+    def expect(self, loop: asyncio.AbstractEventLoop) -> list[Job]:
+        """What comes from this event loop until its next turn ends. To be called in it."""
+        if (coming := self._coming.get(loop)) is None:
+            coming = self._coming[loop] = []
+            loop.call_soon(self.hand_over, loop)
+        return coming
 
     def hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
         for job in self._coming.pop(loop, ()):
@@ -118,21 +121,25 @@ def fail(jobs: Iterable[Job], error: OndolError) -> None:
     deliver(untold)
 
 
-def deliver(jobs: Iterable[Job]) -> None:
-    """Tell everybody how it ended, each in its own event loop."""
+def deliver(jobs: Iterable[Job], writes: Writes | None = None) -> None:
+    """Tell everybody how it ended, each in its own event loop. Whoever hears of it mostly writes what follows, now or
+    in the next turn of the loop: ``writes`` hands that over as that turn ends, and not one later.
+    """
     by_loop: dict[asyncio.AbstractEventLoop, list[Job]] = {}
     for job in jobs:
         job.told = True
         by_loop.setdefault(job.loop, []).append(job)
     for loop, of_loop in by_loop.items():
-        call(loop, functools.partial(_resolve, of_loop))
+        call(loop, functools.partial(_resolve, of_loop, writes))
 
 
-def _resolve(jobs: list[Job]) -> None:
+def _resolve(jobs: list[Job], writes: Writes | None) -> None:
     waiting = iter(jobs)
     try:
         for job in waiting:
             job.resolve()
+        if writes is not None:
+            writes.expect(jobs[0].loop)
     finally:  # one of them ends the event loop: the others hear of it as that is closed
         for job in waiting:
             job.loop.call_soon(job.resolve)

@@ -153,7 +153,7 @@ class PostgresStore:
         while not closing:
             jobs, closing = self._next_group()
             alone = self._written(writer, jobs) if jobs else []
-            deliver([job for job in jobs if job not in alone])
+            deliver([job for job in jobs if job not in alone], self._writes)
             for job in alone:
                 job.ticket.append(None)
                 self._alone.put(job)

@@ -223,7 +223,7 @@ class SqliteStore:
             log.exception("the writer of %s failed", self.path)
             for job in jobs:
                 job.error = StoreFault(f"{self.path}: {type(fault).__name__}: {fault}")
-        deliver(jobs)
+        deliver(jobs, self._writes)
 
     def _commit_together(self, connection: apsw.Connection, jobs: list[Job]) -> None:
         try:
