@@ -46,7 +46,7 @@ class AnswerType:
         from pydantic import TypeAdapter
 
         try:
-            self._adapter: Any = TypeAdapter(type_)
+            self._adapter: Any = TypeAdapter(schemas.at_once(type_))
             self.schema = schemas.schema_of(self._adapter)
         except BaseException as error:  # the type's own hooks are the user's code, and may raise anything
             shown, why = values.plain_text(values.encode(type_)), values.error_text(error)

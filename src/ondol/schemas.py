@@ -14,12 +14,14 @@ import json
 import math
 import operator
 import re
+import types
+import typing
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from itertools import chain
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, Union
 
 from ondol import values
 from ondol.errors import InvalidInput
@@ -378,6 +380,20 @@ def _field(value: Any, written_as: str) -> Any:
     fields = getattr(type(value), "__pydantic_fields__", {})
     aliased = (name for name, field in fields.items() if written_as == field.serialization_alias)
     return getattr(value, next(aliased, written_as), None)
+
+
+def at_once(kind: Any) -> Any:
+    """The type with a list in the place of each ``Iterable``: pydantic looks at the items of such a one only as they
+    are taken, when a tool has begun, and gives them once.
+    """
+    origin, inside = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Iterable or origin is Iterable:
+        return list[at_once(inside[0])] if inside else list  # type: ignore[misc]
+    changed = tuple(at_once(one) for one in inside)
+    if all(map(operator.is_, changed, inside)):
+        return kind
+    generic: Any = Union if origin is types.UnionType else Annotated if origin is Annotated else origin
+    return generic[changed if len(changed) > 1 else changed[0]]
 
 
 def with_whole_numbers(value: Any) -> Any:

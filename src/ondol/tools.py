@@ -673,7 +673,8 @@ def as_sent(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
-        return typing.get_type_hints(function, localns=_closure(function), include_extras=True)
+        hints = typing.get_type_hints(function, localns=_closure(function), include_extras=True)
+        return {name: schemas.at_once(hint) for name, hint in hints.items()}
     except NameError as error:
         raise InvalidInput(f"tool {function.__name__!r}: {error}: make the type importable in its module") from error
     except Exception as error:  # a text that is no type, or an object that is called and is no function

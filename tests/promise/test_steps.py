@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -162,6 +162,9 @@ async def test_a_recorded_result_comes_back_as_the_type_that_the_tool_returns(ho
     def untyped(n: int) -> Moody:
         return "no type"  # type: ignore[return-value]
 
+    def some(n: int) -> Iterable[int]:
+        return [n, n]
+
     seen: list[Any] = []
 
     async def body(ctx: Context[Any]) -> str:
@@ -169,6 +172,7 @@ async def test_a_recorded_result_comes_back_as_the_type_that_the_tool_returns(ho
         paid = await ctx.call(pay, order.amount, due=order.due)
         seen.append((order, paid, await ctx.call(lies, n=1), await ctx.call(odd, n=1)))
         assert await ctx.call(untyped, n=1) == "no type"
+        assert await ctx.call(some, n=1) == [1, 1]
         await ctx.call(wire, to="kim")
         return "ok"
 

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from datetime import date, timedelta
 from decimal import Decimal
 from typing import Annotated, Any, Literal
@@ -53,6 +53,28 @@ def test_a_whole_number_is_an_integer_however_json_writes_it():
     for no in (3.5, "3", True, 1e400):
         with pytest.raises(InvalidInput, match="do not fit"):
             f.parse({"n": no})
+
+
+@pytest.mark.parametrize(
+    ("kind", "as_list", "given", "wrong"),
+    [
+        (Iterable[int], list[int], [1, 2], [1, "x"]),
+        (Annotated[Iterable[int] | None, Field(description="whom")], list[int] | None, [1, 2], [1, "x"]),
+        (dict[str, list[Iterable[int]]], dict[str, list[list[int]]], {"a": [[1, 2]]}, {"a": [[1, "x"]]}),
+    ],
+)
+def test_the_items_of_an_iterable_are_looked_at_before_anything_is_called(kind, as_list, given, wrong):
+    def schema(annotation):
+        send.__annotations__["to"] = annotation
+        return tool(send).spec.parameters["properties"]["to"]
+
+    def send(to): ...
+
+    assert schema(kind).items() >= schema(as_list).items()
+    send.__annotations__["to"] = kind
+    assert tool(send).parse({"to": given}) == {"to": given}
+    with pytest.raises(InvalidInput, match="do not fit"):
+        tool(send).parse({"to": wrong})
 
 
 def test_numbers_in_texts_are_not_taken_for_numbers():
