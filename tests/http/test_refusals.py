@@ -251,6 +251,66 @@ async def test_a_reader_that_does_not_read_is_disconnected_and_told_nothing_fals
     assert all(chunk.endswith(b"\n\n") for chunk in sent if chunk)
 
 
+@pytest.mark.parametrize("address", ["sessions/s/messages", "sessions/s/events", "runs/{}/events"])
+async def test_a_client_that_takes_nothing_of_a_large_answer_is_cut_off(
+    db: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, address: str
+) -> None:
+    """In order it could not be: what was written waits for ever to be taken, and holds its memory and its place."""
+    monkeypatch.setattr(serving, "_UNREAD_TIME", 0.1)
+    agent = Agent("talks", model=ScriptedModel(lambda _: "x" * 8_000_000))
+    async with Runtime(db, agents=[agent]) as rt, door(rt) as http:
+        id = (await rt.run("talks", "go", session="s")).run_id
+        connections = http.server.server_state.connections
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.setblocking(False)
+            host, _, port = http.url.removeprefix("http://").partition(":")
+            await asyncio.get_running_loop().sock_connect(client, (host, int(port)))
+            client.send(f"GET /v1/{address.format(id)} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode())
+            assert await asyncio.get_running_loop().sock_recv(client, 12) == b"HTTP/1.1 200"
+            async with asyncio.timeout(20):
+                while connections or http.app.drain.streams:  # noqa: ASYNC110 - nothing tells it
+                    await asyncio.sleep(0)
+    assert [r for r in caplog.records if r.levelname == "ERROR"] == []
+
+
+async def test_a_client_that_takes_some_of_an_answer_is_waited_for(db: str) -> None:
+    agent = Agent("talks", model=ScriptedModel(lambda _: "x" * 8_000_000))
+    async with Runtime(db, agents=[agent]) as rt, door(rt) as http:
+        await rt.run("talks", "go", session="s")
+        async with http.client.stream("GET", "/v1/sessions/s/messages"):
+            (connection,) = http.server.server_state.connections
+            assert isinstance(connection, serving._InTime)
+            waiting = connection.transport.get_write_buffer_size()
+            assert waiting > 0
+            connection._look_at_reader(waiting + 1)
+            assert not connection.transport.is_closing()
+            connection._look_at_reader(waiting)
+            assert connection.transport.is_closing()
+
+
+async def test_a_large_event_is_sent_in_pieces_of_which_a_slow_reader_takes_each_in_time() -> None:
+    from datetime import UTC, datetime
+
+    large = Event(type="model.completed", data={"text": "x" * 300_000}, at=datetime.now(UTC), id="r_1/1")
+
+    async def events() -> AsyncIterator[Event]:
+        yield large
+
+    sent = list[bytes]()
+
+    async def send(message: Mapping[str, bytes]) -> None:
+        sent.append(message.get("body", b""))
+
+    async def receive() -> dict[str, str]:
+        await asyncio.Event().wait()
+        raise AssertionError("nobody leaves")
+
+    await sse.EventStream(events(), Drain())({"type": "http"}, receive, send)  # type: ignore[arg-type]
+    assert max(map(len, sent)) == sse._PIECE
+    assert b"".join(sent).endswith(sse.framed(large))
+
+
 async def test_a_reader_that_goes_away_in_the_middle_of_what_is_stored_is_sent_no_more_of_it() -> None:
     """Each further piece would be a line of the log: asyncio warns of a write to who is gone."""
     from datetime import UTC, datetime

@@ -24,6 +24,7 @@ from ondol.http.app import App, make_app
 from ondol.http.callers import is_loopback
 from ondol.http.guard import Admission
 from ondol.http.problems import problem
+from ondol.http.sse import PATIENCE
 from ondol.runtime import DRAIN, Runtime
 
 _HEADERS_TIME = 10.0  # seconds in which the head of a request must be there
@@ -31,13 +32,17 @@ _HEADERS_SIZE = 32_768  # bytes of the head of a request
 _IDLE = 75  # seconds that a connection may be idle: longer than proxies and clients keep theirs (60 s and less), which
 # would else send a request on one that is just being closed, and take that for a failure
 _CLOSE = 3  # seconds for connections to close once the streams have ended
+_UNREAD_TIME = PATIENCE - 1  # seconds in which a client must take some of an answer: just before a stream gives it up,
+# which alone closes nothing, as a connection that is closed in order waits for what was written to be taken
 _CONNECTIONS = 5_000  # at once; more are told to come back
 
 
 class _InTime(H11Protocol):
-    """HTTP/1.1 whose requests must have their head in time: a client that sends a byte a minute holds no place."""
+    """HTTP/1.1 whose requests must have their head in time, and whose answers must be taken: a client that sends a byte
+    a minute, or reads none, holds no place."""
 
     _deadline: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -61,8 +66,32 @@ class _InTime(H11Protocol):
     def _unsupported_upgrade_warning(self) -> None:
         """Nothing: some clients offer HTTP/2 with each request, and are answered in HTTP/1.1."""
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._wait_for_reader()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._wait_no_more()
+
+    def _wait_for_reader(self) -> None:
+        waiting = self.transport.get_write_buffer_size()
+        self._unread = self.loop.call_later(_UNREAD_TIME, self._look_at_reader, waiting)
+
+    def _wait_no_more(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+    def _look_at_reader(self, waited: int) -> None:
+        if self.transport.get_write_buffer_size() < waited:
+            self._wait_for_reader()
+        else:
+            self.transport.abort()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
+        self._wait_no_more()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:

@@ -24,6 +24,7 @@ from ondol.watching import InSession
 
 RETRY = 1000  # milliseconds after which a browser comes back
 PATIENCE = 30.0  # seconds in which a reader must take what was sent
+_PIECE = 65_536  # bytes of an event that a reader must take in that time
 _LAST = 2.0  # seconds for a reader to be told what is stored, when its stream is about to end
 _HEARTBEAT = b": .\n\n"
 #: As JSON has them: half of a character, which a model may send alone, and what is no line end though many readers take
@@ -115,9 +116,10 @@ class EventStream(Response):
                 await self._put(send, format_sse_event(comment=f"{error.code}: {error}"))
 
     async def _put(self, send: Send, chunk: bytes) -> None:
-        message: Message = {"type": "http.response.body", "body": chunk, "more_body": True}
-        async with asyncio.timeout(self._patience):
-            await send(message)
+        for at in range(0, len(chunk), _PIECE):  # else a reader that is slow would never have a large event
+            message: Message = {"type": "http.response.body", "body": chunk[at : at + _PIECE], "more_body": True}
+            async with asyncio.timeout(self._patience):
+                await send(message)
         await asyncio.sleep(0)  # what is stored comes without a pause, and it must be heard when its reader goes away
 
 
