@@ -6,6 +6,7 @@ What a run said and did has a checksum beside it. A byte that was flipped is fou
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 
 from ondol import values
 from ondol.errors import StoreCorrupt
@@ -42,6 +43,25 @@ def check_content(what: str, text: str, stored_sum: int | None) -> None:
     elif of_content(what, text) == stored_sum:
         return
     raise StoreCorrupt(f"{what} does not match its checksum: {_RESTORE}")
+
+
+def of_carried(text: str) -> str:
+    """The name of a text that requests carry."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def check_carried(name: str, text: str) -> None:
+    """Raises StoreCorrupt if it is not the text that was named so."""
+    if of_carried(text) != name:
+        raise StoreCorrupt(f"text {name}, which requests carry, does not match its digest: {_RESTORE}")
+
+
+def check_definition(name: str, body: str) -> None:
+    """Raises StoreCorrupt if it is not the definition of an agent that was named so."""
+    with suppress(ValueError):
+        if values.digest(values.loads(body)) == name:
+            return
+    raise StoreCorrupt(f"definition {name} does not match its digest: {_RESTORE}")
 
 
 def _sum(text: str) -> int:

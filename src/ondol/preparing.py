@@ -7,12 +7,12 @@ by a model or without one. All of it is recorded before the call: what was decid
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ondol import (
     carried,
+    checksums,
     context,
     events,
     ids,
@@ -462,7 +462,7 @@ def _beside() -> int:
 
 def digest_of(block: str) -> str:
     """The name of a text that the runtime carries; empty for none."""
-    return hashlib.sha256(block.encode("utf-8", "surrogatepass")).hexdigest() if block else ""
+    return checksums.of_carried(block) if block else ""
 
 
 def _range(before: int, after: int) -> str | None:

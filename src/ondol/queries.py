@@ -10,7 +10,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from ondol import ids, journal, lifecycle, messages, usage
+from ondol import checksums, ids, journal, lifecycle, messages, usage
 from ondol.errors import NotFound, StoreError
 from ondol.events import ContextBuilt, EffectSucceeded
 from ondol.records import AskRow, EffectRow, RunRow, SessionRow, TokenRow
@@ -152,8 +152,11 @@ def message_at(session: SessionRow, place: int) -> Tx[str | None]:
 
 
 def get_carried(tenant: str, digest: str) -> Tx[str | None]:
-    """A text that the runtime carried in requests; None where it is not stored any more."""
+    """A text that the runtime carried in requests; None where it is not stored any more. Raises StoreCorrupt if it is
+    not what was written."""
     (rows,) = yield [("carried.get", {"tenant": tenant, "digest": digest})]
+    for (text,) in rows:
+        checksums.check_carried(digest, text)
     return rows[0][0] if rows else None
 
 
@@ -433,7 +436,10 @@ def doors(tenant: str, run: str) -> Tx[list[str]]:
 
 
 def get_definition(tenant: str, digest: str) -> Tx[str | None]:
+    """Raises StoreCorrupt if it is not what was written."""
     (rows,) = yield [("definition.get", {"tenant": tenant, "digest": digest})]
+    for (body,) in rows:
+        checksums.check_definition(digest, body)
     return rows[0][0] if rows else None
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 
 import apsw
 import pytest
+from crash.lives import Life
 from kit import waits
 
-from ondol import Agent, Context, Runtime, RunWaiting, tool
+from ondol import Agent, Context, ModelRequest, Runtime, RunWaiting, tool
 from ondol.errors import CursorExpired, StoreCorrupt
 from ondol.stores.sqlite import SqliteStore
 from ondol.stores.sqlite_admin import check
@@ -347,6 +349,68 @@ async def test_what_a_session_had_before_is_found_damaged_and_no_fork_begins_wit
         with pytest.raises(StoreCorrupt, match=f"{what} session 'kept' does not match its checksum"):
             await rt.fork(runs[old == "Eun-ji"].id, at_step=1)
     assert [what in problem for problem in check(file)] == [True]
+
+
+async def test_what_requests_carry_is_not_believed_where_it_is_damaged(tmp_path: Path) -> None:
+    """A pinned rule, in a request that is made again since its process died of it."""
+    file, asked = tmp_path / "ondol.db", asyncio.Event()
+
+    async def never(request: ModelRequest) -> str:
+        asked.set()
+        await asyncio.get_running_loop().create_future()
+        return ""
+
+    async with Life(f"sqlite:///{file}", Agent("talk", model=ScriptedModel(never))) as life:
+        await life.rt.write_session("s", title="of rules")
+        await life.rt.pin("s", "refund nothing", by="lee")
+        run = await life.rt.start("talk", "hi", session="s")
+        await asked.wait()
+        life.die()
+    damage(file, "carried", "body", "nothing", "anything")
+    agent = talk()
+    async with Runtime(SqliteStore(file), agents=[agent]) as rt:
+        with pytest.raises(StoreCorrupt, match="which requests carry, does not match its digest: restore a backup"):
+            await (await rt.get_run(run.id)).result()
+        with pytest.raises(StoreCorrupt, match="which requests carry"):
+            await rt.context(run.id)
+    assert isinstance(agent.model, ScriptedModel)
+    assert agent.model.requests == []
+    assert ["which requests carry" in str(problem) for problem in check(file)] == [True]
+
+
+async def test_a_damaged_definition_is_not_shown_as_what_the_model_was_told(kept: Path) -> None:
+    damage(kept, "definitions", "body", '"once"', '"read"')
+    async with Runtime(SqliteStore(kept), agents=[keeper()]) as rt:
+        with pytest.raises(StoreCorrupt, match=r"definition .* does not match its digest"):
+            await rt.context((await rt.find_run("op")).id)
+    assert ["definition" in str(problem) for problem in check(kept)] == [True]
+
+
+@pytest.mark.parametrize(
+    ("where", "old", "what"),
+    [
+        ("compactions.seen", "keep my name", "what models are shown of"),
+        ("facts.body", "Eun-ji", "the fact"),
+        ("asks.default_answer", "usual", "the default answer of"),
+    ],
+)
+async def test_a_check_looks_at_each_checksum(tmp_path: Path, where: str, old: str, what: str) -> None:
+    file, (table, column) = tmp_path / "ondol.db", where.split(".")
+
+    @tool(effect="steps")
+    async def order(ctx: Context) -> str:
+        return str(await ctx.ask("What?", schema=str, default="the usual", expires=timedelta(days=1)))
+
+    waiter = Agent("waiter", model=ScriptedModel([[call("order")], "done"]), tools=[order])
+    async with Runtime(SqliteStore(file), agents=[keeper(), waiter]) as rt:
+        await rt.run("keeper", "keep my name", session="kept")
+        await rt.compact_session("kept", keep=0, model_free=True)
+        await rt.memory.add("is called Eun-ji", agent="keeper", user="kim")
+        with pytest.raises(RunWaiting):
+            await rt.run("waiter", "hi")
+    assert check(file) == []
+    damage(file, table, column, old, old[::-1])
+    assert [what in str(problem) for problem in check(file)] == [True]
 
 
 async def test_a_damaged_decision_is_found(file: Path) -> None:

@@ -21,7 +21,7 @@ import apsw
 from ondol import checksums, journal, lifecycle, runfile, transactions, values
 from ondol.clock import Clock, SystemClock, to_micros
 from ondol.errors import FileDamaged, InvalidInput, StoreBusy, StoreCorrupt, StoreError, StoreTooNew
-from ondol.records import AskRow, RunRow, SessionRow, columns
+from ondol.records import AskRow, FactRow, RunRow, SessionRow, columns
 from ondol.secret import logger
 from ondol.stores import sqlite
 from ondol.stores.migrations import migrations
@@ -125,8 +125,9 @@ def _problems(connection: apsw.Connection, path: Path) -> Iterator[Found]:
 def content_problems(connection: Asked) -> Iterator[Found]:
     """What the rows say against each other and against their checksums, in whatever database they are."""
     for digest, body in _rows(connection, "SELECT digest, body FROM definitions"):
-        if not _is_whole(body, digest):
-            yield f"definition {digest} does not match its digest: {_RESTORE}"
+        yield from _found(functools.partial(checksums.check_definition, digest, body))
+    for digest, text in _rows(connection, "SELECT digest, body FROM carried"):
+        yield from _found(functools.partial(checksums.check_carried, digest, text))
     # An ask whose session was deleted has no arguments any more, and one about a run never had.
     for ask, arguments, digest in _rows(
         connection, "SELECT id, arguments, hash FROM asks WHERE hash <> '' AND arguments <> '{}'"
@@ -148,6 +149,8 @@ def content_problems(connection: Asked) -> Iterator[Found]:
         yield from _found(session.checked_state)
         yield from _found(session.checked_seen)
         yield from _found(session.checked_pins)
+    for of, seen, total in _rows(connection, "SELECT session, seen, sum FROM compactions"):
+        yield from _before_problems(SessionRow.what_is_seen(of), seen, total)
     for of, state, total in _rows(connection, "SELECT session, state_before, state_before_sum FROM runs"):
         yield from _before_problems(SessionRow.what_is_kept(of), state, total)
     for of, what, body, total in _rows(connection, "SELECT session, what, body, sum FROM replaced"):
@@ -155,6 +158,9 @@ def content_problems(connection: Asked) -> Iterator[Found]:
         yield from _before_problems(named, body, total)
     for row in _rows(connection, f"SELECT {columns(AskRow)} FROM asks"):
         yield from _found(AskRow(*row).checked_decision)
+        yield from _found(AskRow(*row).checked_default)
+    for row in _rows(connection, f"SELECT {columns(FactRow)} FROM facts"):
+        yield from _found(FactRow(*row).checked_text)
 
 
 def _found(looking: Callable[[], object]) -> Iterator[str]:
