@@ -500,10 +500,10 @@ class Tool(Generic[P, R]):
         """A recorded result as the type that the function says it returns, where it fits that; else as it is."""
         if self._returned is None:
             return recorded
-        try:
-            return self._returned.validate_python(recorded, by_alias=True, by_name=True)  # recorded by name
-        except BaseException:  # it does not fit, or a validator raised: that is the user's code, and may raise anything
-            return recorded
+        for extra in (None, "ignore"):  # what a model computes is recorded too, and may be nothing that it takes
+            with contextlib.suppress(BaseException):  # a validator is the user's code, and may raise anything
+                return self._returned.validate_python(recorded, extra=extra, by_alias=True, by_name=True)  # (by name)
+        return recorded
 
     @functools.cached_property
     def _returned(self) -> Any:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import pytest
 from kit import until
-from pydantic import AfterValidator, BaseModel, Field, RootModel, SecretStr
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, RootModel, SecretStr, computed_field
 
 from ondol import (
     Allow,
@@ -116,11 +116,22 @@ async def test_what_the_steps_said_is_part_of_no_conversation(house: House) -> N
         assert (await life.rt.context(again.id, 1)).matches
 
 
+class Tax(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    net: int
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def gross(self) -> int:
+        return self.net * 2
+
+
 class Order(BaseModel):
     id: str
     amount: Decimal
     due: date
     class_: str = Field(alias="class")
+    taxes: list[Tax] = [Tax(net=1)]
 
 
 ORDER = {"id": "1182", "amount": Decimal("3.10"), "due": date(2026, 3, 1), "class": "A"}
