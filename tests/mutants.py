@@ -3839,6 +3839,27 @@ MUTANTS = (
         ("tests/stores/test_sqlite_damage.py::test_a_check_looks_at_each_checksum",),
     ),
     Mutant(
+        "asks: nobody decides about damaged arguments",
+        "transactions/deciding.py",
+        "        ask.check_arguments()",
+        "        pass",
+        ("tests/stores/test_sqlite_damage.py::test_nobody_decides_about_arguments_that_were_damaged",),
+    ),
+    Mutant(
+        "context: no model is told damaged arguments of what was decided",
+        "carried.py",
+        "    ask.check_arguments()",
+        "    pass",
+        ("tests/stores/test_sqlite_damage.py::test_no_model_is_told_a_damaged_decision",),
+    ),
+    Mutant(
+        "context: no model is told a damaged decision",
+        "carried.py",
+        'ask.checked_decision() or "{}"',
+        'ask.decision or "{}"',
+        ("tests/stores/test_sqlite_damage.py::test_no_model_is_told_a_damaged_decision",),
+    ),
+    Mutant(
         "replay: the zone of then",
         "transactions/replaying.py",
         "(parent.zone and of.zone)",

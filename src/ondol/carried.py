@@ -82,8 +82,9 @@ def _at_most(line: str, room: int) -> str:
 
 
 def _decided(ask: AskRow) -> str:
+    ask.check_arguments()
     what = f"{ask.tool}({values.plain_text(values.loads(ask.arguments))})"
-    said = values.loads(ask.decision or "{}")
+    said = values.loads(ask.checked_decision() or "{}")
     kind, why = said.get("kind"), said.get("reason")
     if kind == "approve":
         if said.get("arguments") is not None:

@@ -6,7 +6,6 @@ What a run said and did has a checksum beside it. A byte that was flipped is fou
 from __future__ import annotations
 
 import hashlib
-from contextlib import suppress
 
 from ondol import values
 from ondol.errors import StoreCorrupt
@@ -58,10 +57,21 @@ def check_carried(name: str, text: str) -> None:
 
 def check_definition(name: str, body: str) -> None:
     """Raises StoreCorrupt if it is not the definition of an agent that was named so."""
-    with suppress(ValueError):
-        if values.digest(values.loads(body)) == name:
-            return
-    raise StoreCorrupt(f"definition {name} does not match its digest: {_RESTORE}")
+    if not _is_whole(body, name):
+        raise StoreCorrupt(f"definition {name} does not match its digest: {_RESTORE}")
+
+
+def check_arguments(ask: str, arguments: str, hashed: str) -> None:
+    """Raises StoreCorrupt if they are not what the ask is about."""
+    if not _is_whole(arguments, hashed):
+        raise StoreCorrupt(f"ask {ask}: its arguments do not match their hash: {_RESTORE}")
+
+
+def _is_whole(stored: str, digest: str) -> bool:
+    try:
+        return values.digest(values.loads(stored)) == digest
+    except ValueError:
+        return False
 
 
 def _sum(text: str) -> int:

@@ -227,6 +227,12 @@ class AskRow(NamedTuple):
     default_answer: str | None
     default_sum: int | None
 
+    def check_arguments(self) -> None:
+        """Raises StoreCorrupt if they are not what was asked about. Where its session was deleted they are gone, and an
+        ask about a run has none."""
+        if self.hash and self.arguments != "{}":
+            checksums.check_arguments(self.id, self.arguments, self.hash)
+
     @staticmethod
     def what_was_decided(ask: str) -> str:
         return f"the decision of ask {ask}"

@@ -386,6 +386,37 @@ async def test_a_damaged_definition_is_not_shown_as_what_the_model_was_told(kept
     assert ["definition" in str(problem) for problem in check(kept)] == [True]
 
 
+async def test_nobody_decides_about_arguments_that_were_damaged(file: Path) -> None:
+    """Whoever approved them would have seen another address than the one that is written to."""
+    damage(file, "asks", "arguments", "kim", "kin")
+    async with Runtime(SqliteStore(file), agents=[mail()]) as rt:
+        run = await rt.find_run("waiting")
+        (ask,) = await run.asks()
+        with pytest.raises(StoreCorrupt, match="its arguments do not match their hash: restore a backup"):
+            await ask.approve(by="lee")
+        assert (await run.cancel(by="lee")).status == "cancelled"
+    assert sent == []
+    assert ["its arguments" in str(problem) for problem in check(file)] == [True]
+
+
+@pytest.mark.parametrize(("column", "old"), [("decision", "approve"), ("arguments", "kim")])
+async def test_no_model_is_told_a_damaged_decision(file: Path, column: str, old: str) -> None:
+    async with Runtime(SqliteStore(file), agents=[mail()]) as rt:
+        run = await rt.find_run("waiting")
+        (ask,) = await run.asks()
+        await ask.approve(by="lee")
+        await run.result(through_asks=True)
+        await rt.compact_session("mail", keep=0, model_free=True)
+    settle(file)
+    damage(file, "asks", column, old, old[::-1])
+    agent = mail()
+    async with Runtime(SqliteStore(file), agents=[agent]) as rt:
+        with pytest.raises(StoreCorrupt, match=r"the decision of ask|its arguments do not match"):
+            await rt.run("mail", "and now?", session="mail")
+    assert isinstance(agent.model, ScriptedModel)
+    assert agent.model.requests == []
+
+
 @pytest.mark.parametrize(
     ("where", "old", "what"),
     [

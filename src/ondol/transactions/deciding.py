@@ -58,6 +58,8 @@ def decide(
         raise AlreadyDecided(f"ask {ask_id} was decided before: {stored.kind!r} by {ask.decided_by}")
     if decision.kind != "expire" and ask.expires_at is not None and at >= ask.expires_at and not paused:
         raise AlreadyDecided(f"ask {ask_id} has expired: nobody decided it in time")
+    if decision.kind != "expire":  # by a person, who was shown its arguments as they are stored
+        ask.check_arguments()
     if decision.arguments is not None:
         yield from _not_done_before(run, ask, decision.arguments)
     text = decision.dumps()
