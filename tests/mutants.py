@@ -3911,6 +3911,20 @@ MUTANTS = (
         "            pass",
         ("tests/stores/test_jobs.py::test_what_those_who_hear_of_a_commit_write_next_gets_to_the_thread_in_that_turn",),
     ),
+    Mutant(
+        "search: vowel signs of Arabic and Hebrew are no hindrance",
+        "terms.py",
+        "\\u0591-\\u06ff",
+        "",
+        ("tests/rules/test_terms.py::test_a_query_finds_the_text",),
+    ),
+    Mutant(
+        "search: no term is empty",
+        "terms.py",
+        "for form in forms if form]",
+        "for form in forms]",
+        ("tests/rules/test_terms.py::test_a_word_of_which_nothing_is_left_is_one_as_it_is",),
+    ),
 )
 
 

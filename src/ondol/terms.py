@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-VERSION = 3
+VERSION = 4
 LONGEST = 64  # characters of a term; of a longer word (a key, a hash, base64) this much counts
 _LOOKED_AT = 20_000  # characters of a query that is longer, for these; each takes a microsecond of the event loop
 MOST_ASKED = 96  # terms of a query; of a longer one the first and the last, where a request says what it is about
@@ -25,18 +25,25 @@ _PAIRED = (
     "\u1100-\u11ff\u3005-\u3007\u3040-\u30ff\u3105-\u312f\u3130-\u318f\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
     "\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\U0001b000-\U0001b16f\U00020000-\U0003134f"
 )
-_MARKS = "\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u0963\u0966-\u0dff\u0e00-\u0eff\u200c\u200d"  # inside a word
+_MARKS_LATER = "\u0610-\u061a\u0670\u06d6-\u06dc\u06df-\u06e8\u06ea-\u06ed"  # of Arabic
+_MARKS = (  # inside a word
+    "\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u0963\u0966-\u0dff\u0e00-\u0eff\u200c\u200d" + _MARKS_LATER
+)
 _WORD = rf"[^\W_{_PAIRED}](?:[^\W_{_PAIRED}]|[{_MARKS}])*"
 _UNSPACED = re.compile("[\u0e01-\u0e4e\u0e81-\u0edf]{2,}")  # words without spaces between them: Thai, Lao
 _BREAKS = "\u00ad\u2010\u2011"  # hyphens where a line may be broken, or may not
 _JOINTS = "-_.'’&/@:" + _BREAKS  # inside a word, too
 _INSIDE = re.compile(f"[{_JOINTS}]")
 _HALF_OR_FULL = re.compile("[\uff01-\uffef\u3000]+")
-_MARKS_FOLDED_BELOW = 0x0530  # Latin, Greek and Cyrillic; in other scripts a mark is a letter
-_MARKS_FOLDED_AGAIN = range(0x1E00, 0x2000)
+_MARKS_FOLDED = re.compile(  # Latin, Greek, Cyrillic; Hebrew and Arabic, which are mostly written without their vowels
+    "[\u0080-\u052f\u0591-\u06ff\u1e00-\u1fff]+"
+)  # (in other scripts a mark is a letter)
 _LETTERS = str.maketrans(  # that no mark can be taken from, and that are typed as others where a keyboard has none
-    {"ł": "l", "ø": "o", "đ": "d", "ð": "d", "ħ": "h", "ŧ": "t", "ı": "i", "æ": "ae", "œ": "oe", "þ": "th"}
-)
+    {
+        "ł": "l", "ø": "o", "đ": "d", "ð": "d", "ħ": "h", "ŧ": "t", "ı": "i", "æ": "ae", "œ": "oe", "þ": "th",
+        "ٱ": "ا", "ى": "ي", "ی": "ي", "ک": "ك", "ة": "ه", "ـ": "",
+    }
+)  # fmt: skip
 
 
 @functools.cache
@@ -49,13 +56,13 @@ def _piece() -> re.Pattern[str]:
     )
 
 
-_SEPARATED = dict.fromkeys(map(ord, _BREAKS), " ")  # words, by the first rules
+_SEPARATED = re.compile(f"[{_MARKS_LATER}]"), re.compile(f"[{_MARKS_LATER}{_BREAKS}]")  # words, by earlier rules
 
 
 def ever(text: str) -> set[str]:
     """The terms of a text by these rules and by those before, so that none is left behind when it goes."""
-    separated = text.translate(_SEPARATED)
-    return {*counted(text), *(counted(separated) if separated != text else ())}
+    forms = {text, *(earlier.sub(" ", text) for earlier in _SEPARATED)}
+    return set().union(*map(counted, forms))
 
 
 class Asked(NamedTuple):
@@ -152,7 +159,7 @@ def _forms(word: str, sign: str) -> list[str]:
     for form in tuple(forms):
         forms[_without_accents(form)] = None
         forms[_without_accents(form).translate(_LETTERS)] = None
-    cut = [_cut(form) for form in forms]
+    cut = [_cut(form) for form in forms if form]
     if not word.isascii():
         cut += [run[i : i + 2] for run in _UNSPACED.findall(word) for i in range(len(run) - 1)]
     return cut
@@ -166,10 +173,8 @@ def _cut(term: str) -> str:
 def _without_accents(word: str) -> str:
     if word.isascii():
         return word
-    return "".join(_base(c) for c in word)
+    return _MARKS_FOLDED.sub(lambda m: _bases(m[0]), word)
 
 
-def _base(character: str) -> str:
-    if ord(character) >= _MARKS_FOLDED_BELOW and ord(character) not in _MARKS_FOLDED_AGAIN:
-        return character
-    return "".join(c for c in unicodedata.normalize("NFD", character) if not unicodedata.combining(c))
+def _bases(characters: str) -> str:
+    return "".join(c for c in unicodedata.normalize("NFD", characters) if not unicodedata.combining(c))

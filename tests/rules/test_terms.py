@@ -60,6 +60,15 @@ def finds(query: str, text: str) -> bool:
         ("K팝", "K팝 공연"),
         ("हिन्दी", "हिन्दी भाषा"),
         ("🙂", "a 🙂 b"),
+        ("كتاب", "هذا كِتَابٌ جديد"),
+        ("كِتَابٌ", "كتاب جديد"),
+        ("هذا", "هٰذا كتاب"),
+        ("احمد", "كتب أحمد الرسالة"),
+        ("مدرسه", "إلى مدرسة قريبة"),
+        ("محمد", "اسمه محمـــد"),
+        ("يك", "یک کتاب"),
+        ("ספר", "סֵפֶר חדש"),
+        ("סֵפֶר", "ספר חדש"),
     ],
 )
 def test_a_query_finds_the_text(query: str, text: str) -> None:
@@ -103,6 +112,10 @@ def test_of_a_query_of_megabytes_only_its_ends_are_looked_at() -> None:
     assert [term.text for term in asked] == ["first", "last"]
 
 
+def test_a_word_of_which_nothing_is_left_is_one_as_it_is() -> None:
+    assert terms.counted("ـ") == {"ـ": 1}
+
+
 def test_a_term_has_a_bounded_length() -> None:
     assert max(len(t) for t in terms.counted("x" * 5000)) == terms.LONGEST
     assert finds("x" * 5000, "x" * 5000)
@@ -121,6 +134,6 @@ def test_a_text_is_found_by_itself(text: str) -> None:
 
 
 def test_whatever_rules_a_text_was_indexed_by_its_terms_are_known_when_it_goes():
-    text = "dev-ops\u2011team sal\u00adary"
-    assert terms.ever(text) >= {*terms.counted(text), "devops", "team", "sal", "ary"}
+    text = "dev-ops\u2011team sal\u00adary هٰذا"
+    assert terms.ever(text) >= {*terms.counted(text), "devops", "team", "sal", "ary", "ذا"}
     assert terms.ever("tea and 온돌") == {*terms.counted("tea and 온돌")}
