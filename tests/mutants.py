@@ -479,6 +479,13 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "postgresql: what waits is looked for one by one",
+        "transactions/statements.sql",
+        "b.place < runs.place LIMIT 1 OFFSET 0)\nORDER BY n",
+        "b.place < runs.place)\nORDER BY n",
+        ("tests/stores/test_postgres_statements.py",),
+    ),
+    Mutant(
         "postgresql: a database that cannot hold every text is refused",
         "stores/postgres_place.py",
         "if encoding not in _ENCODINGS:",
@@ -1204,7 +1211,7 @@ MUTANTS = (
         "queue: a run is claimed only when no run before it is unfinished",
         "transactions/statements.sql",
         "  AND NOT EXISTS (SELECT 1 FROM runs b WHERE b.tenant = runs.tenant AND b.session = runs.session\n"
-        "    AND b.state IN ('queued', 'running', 'waiting') AND b.place < runs.place)\nRETURNING",
+        "    AND b.state IN ('queued', 'running', 'waiting') AND b.place < runs.place LIMIT 1 OFFSET 0)\nRETURNING",
         "RETURNING",
         ("tests/promise/test_claims.py::test_a_run_is_claimed_only_when_no_run_before_it_is_unfinished",),
     ),

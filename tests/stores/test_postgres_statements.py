@@ -59,6 +59,31 @@ def test_what_is_named_is_found_without_a_look_through_all_of_a_tenant(connectio
     connection.close()
 
 
+MANY = """
+INSERT INTO tenants (tenant) VALUES ('t');
+INSERT INTO sessions (tenant, id, revision, state, next_message, next_place, created_at, updated_at)
+  SELECT 't', 's' || i, 1, '{}', 1, 1, i, i FROM generate_series(1, 400) AS i;
+INSERT INTO runs (tenant, id, session, user_id, operation_id, fingerprint, agent, definition, trigger, door, state,
+    place, next_seq, base, told, accepted_at, updated_at)
+  SELECT 't', 'r' || i, 's' || i, 'u', 'o' || i, 'f', 'a', 'd', 't', 'd', 'completed', 0, 1, 1, 1, i, i
+  FROM generate_series(1, 400) AS i;
+"""
+
+
+@pytest.mark.parametrize("name", ["run.claim", "run.claimable"])
+def test_what_waits_is_found_one_by_one_though_nothing_waited_as_the_server_counted(
+    connection: psycopg.Connection, name: str
+) -> None:
+    """It takes an index of what waits for an empty one then, and whatever is read through it for nothing."""
+    connection.execute(MANY.encode())
+    connection.execute("VACUUM ANALYZE sessions, runs")
+    plan = [line for (line,) in connection.execute(b"EXPLAIN (GENERIC_PLAN) " + TEXTS[name].sql)]
+    connection.close()
+    assert not [line for line in plan if "Join Filter" in line or "Sort" in line]
+    for condition, filtered in itertools.pairwise(map(str.strip, plan)):
+        assert not (_ALL_OF_A_TENANT.match(condition) and _NAMED.search(filtered)), plan
+
+
 def test_every_statement_is_about_one_tenant() -> None:
     for name, text in {**STATEMENTS, **OWN}.items():
         if not OF_NO_TENANT.fullmatch(name):

@@ -98,18 +98,19 @@ VALUES (:tenant, :run, :session, :user_id, :operation_id, :fingerprint, :agent, 
   :state, :place, :next_seq, :at, :at, :family, :replay_of, :forked_at, :host, :metadata, :fence, :owner, 1,
   (SELECT revision FROM sessions s WHERE s.tenant = :tenant AND s.id = :session AND :state = 'running'))
 
+-- (OFFSET 0, here and in the next one: PostgreSQL looks for each run by itself, instead of through all that wait.)
 -- name: run.claim
 UPDATE runs SET state = 'running', fence = fence + 1, owner = :owner, next_seq = next_seq + 1, updated_at = :at, host = NULL,
   head = (SELECT revision FROM sessions s WHERE s.tenant = runs.tenant AND s.id = runs.session)
 WHERE tenant = :tenant AND id = :run AND state = 'queued'
   AND NOT EXISTS (SELECT 1 FROM runs b WHERE b.tenant = runs.tenant AND b.session = runs.session
-    AND b.state IN ('queued', 'running', 'waiting') AND b.place < runs.place)
+    AND b.state IN ('queued', 'running', 'waiting') AND b.place < runs.place LIMIT 1 OFFSET 0)
 RETURNING {run}
 
 -- name: run.claimable
 SELECT id, agent, deaths, n FROM runs WHERE tenant = :tenant AND state = 'queued' AND deaths = :deaths AND n > :n
   AND NOT EXISTS (SELECT 1 FROM runs b WHERE b.tenant = runs.tenant AND b.session = runs.session
-    AND b.state IN ('queued', 'running', 'waiting') AND b.place < runs.place)
+    AND b.state IN ('queued', 'running', 'waiting') AND b.place < runs.place LIMIT 1 OFFSET 0)
 ORDER BY n LIMIT :limit
 
 -- The first condition is there for the partial index.
