@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from html.parser import HTMLParser
 from typing import Protocol
 
 import pytest
 from kit import waits
 
-from ondol import Agent, RunCancelled, Runtime, tool
+from ondol import Agent, RunCancelled, Runtime, tool, values
 from ondol.model import ModelRequest
-from ondol.showing import card, safe, short
+from ondol.showing import called, card, exact, safe, short
 from ondol.testing import ScriptedModel, call
 
 NASTY = '<script>alert("x")</script>&\u202e'
@@ -140,3 +141,17 @@ def test_each_character_of_a_long_text_is_looked_at_once() -> None:
     text = "온돌\u202e a\tb\r\n" * 1000
     assert safe(text, keep="\n", spelled=spelled) == "온돌<202e> a<9>b<d>\n" * 1000
     assert sorted(told) == ["\t", "\r", "\u202e"]
+
+
+@pytest.mark.parametrize("hidden", ["\0", "\ud83d", "\x1b[8m"])
+def test_what_is_decided_about_is_read_whatever_characters_are_in_it(hidden: str) -> None:
+    arguments = {"body": f"all of it{hidden}", "to": [{"name": f"{hidden}kim"}], "at": {b"x"}, f"{hidden}": 1}
+    assert 'body="all of it\\u' in called("pay", arguments)
+    shown = exact(arguments)
+    assert ('kim"' in shown, shown.isprintable()) == (True, True)
+    assert values.decode(json.loads(shown)) == arguments
+
+
+def test_an_object_that_looks_like_a_tagged_text_is_shown_as_that_object() -> None:
+    looks = {"$ondol": "text", "v": "AAAA"}
+    assert values.decode(json.loads(exact([looks]))) == [looks]

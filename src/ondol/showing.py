@@ -35,7 +35,22 @@ def exact(value: Any) -> str:
 def as_json(encoded: Any, indent: int | None = None) -> str:
     """An encoded value as JSON that is safe to show, and still means that value."""
     text = json.dumps(encoded, ensure_ascii=False, indent=indent)
+    if values.TAG in text:
+        text = json.dumps(_with_texts(encoded), ensure_ascii=False, indent=indent)
     return safe(text, "\n", lambda character: json.dumps(character)[1:-1])
+
+
+def _with_texts(encoded: Any) -> Any:
+    """The encoded value with its texts as JSON writes them, also those that no store holds: who decides reads them."""
+    match encoded:
+        case list():
+            return [_with_texts(v) for v in encoded]
+        case {values.TAG: "text"}:
+            return values.decode(encoded)
+        case dict():
+            return {k: _with_texts(v) for k, v in encoded.items()}
+        case _:
+            return encoded
 
 
 def called(tool: str | None, arguments: Any) -> str:

@@ -158,6 +158,14 @@ main(["runs"])
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 
+def test_a_current_folder_that_was_removed_is_called_that(tmp_path: Path) -> None:
+    program = "import os; os.rmdir(os.getcwd())\nfrom ondol.cli import main; main(['run', 'app.py:agent', 'hi'])"
+    (here := tmp_path / "here").mkdir()
+    done = subprocess.run([sys.executable, "-c", program], cwd=here, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error [error]: the current folder cannot be used"), done.stderr
+
+
 def test_a_module_of_the_current_folder_is_run(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("from ondol import Agent\nagent = Agent('mine', model='script:demo')\n")
     done = ondol("run", "mine:agent", "hi", cwd=tmp_path)

@@ -150,7 +150,9 @@ def run(arguments: Sequence[str] | None) -> int:
             raise
         if isinstance(error, OSError) and error.strerror:  # of the machine, and no fault of ours
             named, fix = error.filename, "look at its folder and its permissions"
-            if named is None:
+            if named is None and isinstance(error, FileNotFoundError):
+                named, fix = "the current folder", "it was removed, go to one that is there"
+            elif named is None:
                 named, fix = "standard output", "free some space, or send it elsewhere"
             say_error("error", f"{named} cannot be used ({error.strerror}): {fix}")
             return codes.FAILED
