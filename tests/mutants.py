@@ -3932,6 +3932,13 @@ MUTANTS = (
         "for form in forms]",
         ("tests/rules/test_terms.py::test_a_word_of_which_nothing_is_left_is_one_as_it_is",),
     ),
+    Mutant(
+        "http: the name that a target gives the server counts, and no other",
+        "http/requests.py",
+        '[*(h for h in scope["headers"] if h[0] != b"host"), (b"host", named[1])]',
+        'scope["headers"]',
+        ("tests/http/test_failing.py::test_a_request_may_name_the_server_before_the_path_as_one_to_a_proxy_does",),
+    ),
 )
 
 

@@ -322,6 +322,23 @@ async def test_who_offers_another_protocol_is_answered_in_this_one(
     assert caplog.records == []
 
 
+@pytest.mark.parametrize(
+    ("target", "host", "status"),
+    [
+        ("http://127.0.0.1/v1/runs?limit=1", "127.0.0.1", 200),
+        ("HTTP://localhost:8080/v1/runs", "evil.example", 200),  # what the target says counts
+        ("http://evil.example/v1/runs", "127.0.0.1", 403),
+        ("https://127.0.0.1", "127.0.0.1", 200),
+        ("http://127.0.0.1/v1/runs/http://127.0.0.1/healthz", "127.0.0.1", 404),
+    ],
+)
+async def test_a_request_may_name_the_server_before_the_path_as_one_to_a_proxy_does(
+    http: Door, target: str, host: str, status: int
+) -> None:
+    asked = f"GET {target} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n"
+    assert (await answer_to(http, asked.encode())).status_code == status
+
+
 async def test_too_many_connections_are_told_so(http: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "_CONNECTIONS", 0)
     answer = await answer_to(http, b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")

@@ -31,7 +31,7 @@ from ondol.errors import (
 )
 from ondol.http.callers import caller_of, is_loopback
 from ondol.http.drain import Drain
-from ondol.http.requests import DEEPEST, is_page, json_of, path_with_slashes, place
+from ondol.http.requests import DEEPEST, in_origin_form, is_page, json_of, path_with_slashes, place
 from ondol.http.routing import PREFIX
 from ondol.runtime import THROUGH, Runtime
 
@@ -91,6 +91,7 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008})
             return
         body = _Body(receive, self.admission.limits)
+        in_origin_form(scope)
         scope["path"] = path_with_slashes(scope["path"], scope.get("raw_path"))
         of_this_request = {"caller": None, "refused": None, "json": None}
         scope["state"] = {**(scope.get("state") or {}), **of_this_request}

@@ -23,6 +23,7 @@ from pydantic import (
 )
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
+from starlette.types import Scope
 
 from ondol import pins
 from ondol.attaching import File
@@ -64,6 +65,21 @@ SLASH = "\x1f"  # stands for a slash of an id in an address: no id has it
 SessionId = Annotated[
     str, Path(description="The id of a session.", min_length=1), AfterValidator(lambda id: id.replace(SLASH, "/"))
 ]
+
+
+_NAMES_THE_SERVER = re.compile(rb"https?://([^/?#]*)", re.I)
+
+
+def in_origin_form(scope: Scope) -> None:
+    """A request may name the server before the path, as one to a proxy does. That name counts, and not the one of
+    ``Host``. RFC 9112, 3.2.2."""
+    raw: bytes = scope.get("raw_path") or b""
+    named = _NAMES_THE_SERVER.match(raw)
+    if named is None:
+        return
+    scope["raw_path"] = raw[named.end() :] or b"/"
+    scope["path"] = scope.get("root_path", "") + unquote(scope["raw_path"].decode("ascii", "replace"))
+    scope["headers"] = [*(h for h in scope["headers"] if h[0] != b"host"), (b"host", named[1])]
 
 
 def path_with_slashes(path: str, raw: bytes | None) -> str:
