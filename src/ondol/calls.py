@@ -58,7 +58,17 @@ from ondol.recalling import CallMemory
 from ondol.searching import find
 from ondol.secret import logger, redact
 from ondol.threads import in_thread
-from ondol.tools import Cancelled, CannotTell, Context, Happened, NotHappened, SessionState, Steps, Tool
+from ondol.tools import (
+    Cancelled,
+    CannotTell,
+    Context,
+    Happened,
+    NotHappened,
+    SessionState,
+    Steps,
+    Tool,
+    is_awaitable,
+)
 from ondol.toolsets import Toolset
 from ondol.transactions import Outcome
 
@@ -335,13 +345,17 @@ class Calls:
             looking = InFlight.of_coroutine(waited_for(self.row.id, lambda: tool.check_awaited(ctx, parsed)))
         else:
             looking = InFlight.of_function(lambda: tool.check_called(ctx, parsed), f"ondol-check-{tool.name}")
+        none = CannotTell("check was cancelled by something of its own")
         try:
             ending = await looking.wait(self.drive.clock, tool.timeout.total_seconds(), self.drive.token)
+            if ending == "done" and is_awaitable(answer := looking.ended(none)):  # it handed on what an async one gave
+                looking = InFlight.of_coroutine(waited_for(self.row.id, lambda: tool.check_answered(answer)))
+                ending = await looking.wait(self.drive.clock, tool.timeout.total_seconds(), self.drive.token)
         finally:
             looking.leave()
         if ending != "done":
             return None if ending == "cancelled" else effects.OutcomeUnknown("check did not answer in time")
-        match looking.ended(CannotTell("check was cancelled by something of its own")):
+        match looking.ended(none):
             case Happened(result=result):
                 await self._succeeded(effect, ctx, returned(result), "check")
                 return None

@@ -65,7 +65,7 @@ from ondol.records import RunRow
 from ondol.secret import logger, redact
 from ondol.store import Store
 from ondol.streams import Streams
-from ondol.tools import Tool
+from ondol.tools import Tool, is_awaitable
 from ondol.toolsets import Toolset
 from ondol.transactions import Claim, Claimed, Ended, Tx
 
@@ -315,8 +315,11 @@ class Drive:
             asking = InFlight.of_coroutine(waited_for(self.row.id, lambda: source.awaited(ctx)))
         else:
             asking = InFlight.of_function(functools.partial(source.called, ctx), f"ondol-toolset-{source.name}")
-        ending = await asking.wait(self.clock, source.timeout.total_seconds(), self.pause)
         cancelled = asyncio.CancelledError("by itself")
+        ending = await asking.wait(self.clock, source.timeout.total_seconds(), self.pause)
+        if ending == "done" and is_awaitable(answer := asking.ended(cancelled)):  # it handed on what an async one gave
+            asking = InFlight.of_coroutine(waited_for(self.row.id, lambda: source.answered(answer)))
+            ending = await asking.wait(self.clock, source.timeout.total_seconds(), self.pause)
         found = asking.ended(cancelled) if ending == "done" else TimeoutError("it did not answer in time")
         asking.leave()
         if not isinstance(found, BaseException):

@@ -21,6 +21,7 @@ from typing import (
     ParamSpec,
     Protocol,
     TypeAlias,
+    TypeGuard,
     TypeVar,
     cast,
     overload,
@@ -570,18 +571,27 @@ class Tool(Generic[P, R]):
 
     async def check_awaited(self, context: Context[Any], arguments: Mapping[str, Any]) -> CheckAnswer:
         """What the operator's ``check`` knows about an attempt whose outcome was lost. It never raises."""
+        answer = self.check_called(context, arguments)
+        return await self.check_answered(answer) if is_awaitable(answer) else answer
+
+    def check_called(self, context: Context[Any], arguments: Mapping[str, Any]) -> Any:
+        """The same for a ``check`` that is not async; it may block. What it hands on of an ``async`` one is for
+        ``check_answered``."""
         try:
             answer = self._call_check(context, arguments)
-            return _checked(await answer if is_awaitable(answer) else answer)
-        except BaseException as error:  # an exit-type exception too: it would end the event loop
-            return CannotTell(redact(f"check raised {values.error_text(error)}"))
-
-    def check_called(self, context: Context[Any], arguments: Mapping[str, Any]) -> CheckAnswer:
-        """The same for a ``check`` that is not async; it may block."""
-        try:
-            return _checked(self._call_check(context, arguments))
+            return answer if is_awaitable(answer) else _checked(answer)
         except BaseException as error:  # what leaves a thread is lost, and somebody waits for its answer
-            return CannotTell(redact(f"check raised {values.error_text(error)}"))
+            return self._check_raised(error)
+
+    async def check_answered(self, answer: Awaitable[Any]) -> CheckAnswer:
+        try:
+            return _checked(await answer)
+        except BaseException as error:  # an exit-type exception too: it would end the event loop
+            return self._check_raised(error)
+
+    @staticmethod
+    def _check_raised(error: BaseException) -> CannotTell:
+        return CannotTell(redact(f"check raised {values.error_text(error)}"))
 
     def _call_check(self, context: Context[Any], arguments: Mapping[str, Any]) -> Any:
         assert self.check is not None
@@ -647,7 +657,7 @@ def is_awaited(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(inspect.unwrap(function, stop=inspect.iscoroutinefunction))
 
 
-def is_awaitable(given: Any) -> bool:
+def is_awaitable(given: Any) -> TypeGuard[Awaitable[Any]]:
     return hasattr(type(given), "__await__")
 
 

@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any, TypeAlias, overload
 
 from ondol.errors import InvalidInput
-from ondol.tools import Context, Tool, as_tool, is_awaited
+from ondol.tools import Context, Tool, as_tool, is_awaitable, is_awaited
 
 Some: TypeAlias = Sequence[Tool[..., Any] | Callable[..., Any]]
 Finds: TypeAlias = Callable[[Context[Any]], Some | Awaitable[Some]]
@@ -39,17 +39,22 @@ class Toolset:
 
     async def awaited(self, ctx: Context[Any]) -> Found:
         """What it found, or what it raised: an exit-type exception must not leave the task."""
+        found = self.called(ctx)
+        return await self.answered(found) if is_awaitable(found) else found
+
+    def called(self, ctx: Context[Any]) -> Any:
+        """The same for a function that is not async; it may block. What it hands on of an ``async`` one is for
+        ``answered``."""
         try:
             found = self.function(ctx)
-            return self._checked(await found if isinstance(found, Awaitable) else found)
-        except BaseException as error:
+            return found if is_awaitable(found) else self._checked(found)
+        except BaseException as error:  # what leaves a thread is lost, and somebody waits for what it found
             return error
 
-    def called(self, ctx: Context[Any]) -> Found:
-        """The same for a function that is not async; it may block."""
+    async def answered(self, found: Awaitable[Any]) -> Found:
         try:
-            return self._checked(self.function(ctx))
-        except BaseException as error:  # what leaves a thread is lost, and somebody waits for what it found
+            return self._checked(await found)
+        except BaseException as error:
             return error
 
     def _checked(self, found: Any) -> Sequence[Tool[..., Any]]:

@@ -457,6 +457,33 @@ async def test_check_that_denies_allows_three_attempts_and_then_a_person_is_aske
         assert await rest(run) == "failed"
 
 
+@pytest.mark.parametrize("answers", [True, False])
+async def test_a_check_may_be_a_plain_function_that_hands_on_what_an_async_one_gives(
+    house: House, answers: bool
+) -> None:
+    async def looks(key: str) -> Happened:
+        if not answers:
+            raise ConnectionError("mail server down")
+        return Happened(key)
+
+    @tool(effect="once", check=lambda ctx: looks(ctx.idempotency_key))
+    async def act(ctx: Context[House]) -> str:
+        raise ConnectionError("no answer")
+
+    agent = house.agent([call("act")], "done", tools=[act])
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert await rest(run) == ("completed" if answers else "waiting")
+        (effect,) = await run.effects()
+        if answers:
+            assert await life.rt.effect_result(effect.id) == effect.key
+            house.checked = False  # this tool writes to no ledger
+            return
+        assert effect.reason == "check raised ConnectionError: mail server down"
+        await (await the_ask(run, "unknown_effect")).happened(by="lee")
+        assert await rest(run) == "completed"
+
+
 async def test_a_check_that_does_not_answer_in_time_cannot_tell(house: House) -> None:
     left: list[str] = []
 

@@ -58,6 +58,17 @@ async def test_new_tools_of_a_toolset_are_seen_by_the_next_turn(house: House) ->
     assert [[t.name for t in r.tools] for r in house.requests] == [[], ["look"]]
 
 
+async def test_a_toolset_may_be_a_plain_function_that_hands_on_what_an_async_one_gives(house: House) -> None:
+    async def catalogue(user: str | None) -> list[Tool[..., Any]]:
+        return [look]
+
+    agent = house.agent([call("look", order="1")], "done", tools=[toolset(lambda ctx: catalogue(ctx.user))])
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="1")
+        assert await rest(run) == "completed"
+        assert await states(run) == [("look", "succeeded", 0)]
+
+
 class _Silent:
     """A toolset that gives nothing: it raises, returns nonsense, or does not answer."""
 
