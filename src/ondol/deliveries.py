@@ -26,6 +26,7 @@ from ondol.memory import Memory, checked_fact
 from ondol.records import RunRow
 from ondol.secret import logger, redact
 from ondol.store import Store
+from ondol.tools import is_awaitable
 from ondol.transactions import NewFact, OutboxRow, Scope
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class OutboxMessage:
     error: str | None = None
 
 
-Deliver: TypeAlias = Callable[[OutboxMessage], Awaitable[None]]
+Deliver: TypeAlias = Callable[[OutboxMessage], Awaitable[None] | None]
 Lane: TypeAlias = tuple[str, str]  # tenant and session: what belongs to it is told in order
 
 
@@ -267,7 +268,7 @@ class Deliveries:
         tenant = run.tenant
         try:
             if self.deliver is not None and message.kind != transactions.DROPPED:
-                told = functools.partial(self.deliver, message_of(tenant, message))
+                told = functools.partial(_told, self.deliver, message_of(tenant, message))
                 await from_outside(told, _PATIENCE.total_seconds())
             taught = message.kind in _TAUGHT and run.agent in self.learning
             facts = await self._learned(run) if taught else []
@@ -308,3 +309,9 @@ class Deliveries:
 
     def _now(self) -> int:
         return micros(self.clock)
+
+
+async def _told(deliver: Deliver, message: OutboxMessage) -> None:
+    heard = deliver(message)
+    if is_awaitable(heard):  # else it was told by then
+        await heard

@@ -106,6 +106,14 @@ async def test_a_run_that_waits_and_each_end_of_one_is_told_with_the_id_of_its_e
         assert len(await settled(rt, "delivered", 5)) == 5
 
 
+async def test_a_plain_function_that_was_told_is_not_told_again(db: str) -> None:
+    friend, heard = rememberer(), list[OutboxMessage]()
+    async with runtime(db, friend, deliver=heard.append) as rt:
+        await rt.run(friend, "hello", user="kim")
+        await settled(rt, "delivered")
+    assert [m.kind for m in heard] == ["run.completed"]
+
+
 async def test_what_was_not_told_before_a_crash_is_told_after_it_and_nobody_waits_for_it(db: str) -> None:
     listener = Listener()
     friend = rememberer()
