@@ -196,7 +196,7 @@ async def test_any_other_finish_reason_is_told_as_it_is(
     ("finish", "stop"),
     [
         ("model_length", "length"), ("MAX_TOKENS", "length"), ("model_context_window_exceeded", "length"),
-        ("sensitive", "content_filter"),
+        ("sensitive", "content_filter"), ("content_filter: PROHIBITED_CONTENT", "content_filter"),
     ],
 )  # fmt: skip
 async def test_an_answer_that_was_cut_off_in_other_words_is_one(
@@ -207,7 +207,13 @@ async def test_an_answer_that_was_cut_off_in_other_words_is_one(
     assert (await answer(model)).stop == stop
 
 
-@pytest.mark.parametrize("finish", ["abort", "error", "Cancelled", "insufficient_system_resource", "network_error"])
+@pytest.mark.parametrize(
+    "finish",
+    [
+        "abort", "error", "Cancelled", "insufficient_system_resource", "network_error",
+        "function_call_filter: MALFORMED_FUNCTION_CALL", "MALFORMED_FUNCTION_CALL",
+    ],
+)  # fmt: skip
 async def test_an_end_that_the_server_calls_none_is_no_answer(
     server: LoopbackServer, model: PydanticAIModel, finish: str
 ) -> None:
@@ -529,6 +535,9 @@ async def test_who_takes_only_some_roles_gets_those_from_the_next_attempt_on(
     "refusal",
     [
         fails(400, "Could not process image"),
+        fails(
+            400, "You uploaded an unsupported image. Please make sure your image is valid.", code="image_parse_error"
+        ),
         fails(404, "No endpoints found that support image input"),
         fails(500, "image input is not supported - hint: if this is unexpected, you may need to provide the mmproj"),
     ],
@@ -734,6 +743,11 @@ OVERFLOWS = [
     (400, "max_tokens must be at least 1, got -5."),
     (400, "Max length reached!"),
     (400, "context shift is disabled"),
+    (400, "length of prompt_tokens (34157) must be less than max_seq_len (32768)."),
+    (400, "Total tokens of image and text exceed max message tokens."),
+    (400, "Input length 140000 exceeds the maximum length 131072"),
+    (400, "total message size 10176584 exceeds limit 2097152"),
+    (400, "Request payload size exceeds the limit: 20971520 bytes."),
     (500, "Context size has been exceeded."),
     (500, "prompt too long; exceeded max context length by 5 tokens"),
 ]
@@ -762,6 +776,17 @@ OVERFLOWS = [
         (fails(404, "no such model", code="model_not_found"), "unavailable"),
         (fails(400, "Model Not Exist"), "unavailable"),
         (fails(400, "The model `mixtral` has been decommissioned"), "unavailable"),
+        (fails(400, "a/b is not a valid model ID"), "unavailable"),
+        (fails(400, "Invalid model name passed in model=a."), "unavailable"),
+        (fails(400, "Invalid model: a", type="invalid_model"), "unavailable"),
+        (answers_with(400, {"object": "error", "message": "Invalid model: a", "type": "invalid_model"}), "unavailable"),
+        (fails(400, "The requested model 'a' does not exist.", code="model_not_found"), "unavailable"),
+        (fails(403, "Project `p` does not have access to model `a`", code="model_not_found"), "unavailable"),
+        (fails(400, "Failed to call a function. Please adjust your prompt.", code="tool_use_failed"), "server"),
+        (fails(400, "The model generated output that could not be parsed.", code="output_parse_failed"), "server"),
+        (fails(403, "Content violates usage guidelines. Failed check: SAFETY_CHECK_TYPE_BIO"), "content_filter"),
+        (fails(424), "unavailable"),
+        (fails(498, "capacity exceeded", code="capacity_exceeded"), "unavailable"),
         (fails(500, "the context size could not be read"), "server"),
         (fails(422), "rejected"),
         (fails(401), "auth"),
@@ -835,6 +860,17 @@ async def test_what_the_server_behind_a_gateway_said_is_told(
         ({"message": "upstream", "code": 502}, "server"),
         ({"message": "it broke"}, "server"),
         ({"message": "Context size has been exceeded."}, "context_overflow"),
+        (
+            {
+                "message": "The number of tokens to keep from the initial prompt is greater than the context length. "
+                "Try to load the model with a larger context length, or provide a shorter input"
+            },
+            "context_overflow",
+        ),
+        ({"message": "it was not called", "type": "invalid_request_error", "code": "tool_use_failed"}, "server"),
+        ({"message": "bad image", "code": "invalid_image"}, "rejected"),
+        ({"message": "bad image", "code": "image_content_policy_violation"}, "content_filter"),
+        ({"message": "flagged", "code": "cyber_policy"}, "content_filter"),
         ({"message": "bad tool name", "type": "invalid_request_error"}, "rejected"),
         ({"message": "wrong key", "type": "authentication_error"}, "auth"),
     ],
@@ -850,6 +886,26 @@ async def test_an_error_told_inside_the_stream_has_its_kind(
 
     server.will(fails_halfway)
     assert (await failure(model)).kind == kind
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_an_error_that_stands_in_a_field_of_its_own_is_told(
+    server: LoopbackServer, model: PydanticAIModel, begun: bool
+) -> None:
+    """As llama.cpp did until the end of 2025."""
+
+    async def fails_so(exchange: Exchange) -> None:
+        await exchange.open_stream()
+        if begun:
+            await send_chunk(exchange, {"content": "half"})
+        error = {"code": 400, "message": "the request exceeds the available context size"}
+        await exchange.send_raw(f"error: {json.dumps(error)}\n\n")
+        await close_stream(exchange)
+
+    server.will(fails_so)
+    error = await failure(model)
+    assert error.kind == "context_overflow"
+    assert "available context size" in str(error)
 
 
 async def test_a_piece_that_is_not_json_breaks_the_answer(server: LoopbackServer, model: PydanticAIModel) -> None:

@@ -66,6 +66,6 @@ _REFUSALS = {
 _OTHERWISE = {"no_reasoning": "all_reasoning", "all_reasoning": "no_reasoning"}  # another model behind the same address
 _SPOILED = re.compile(
     "could not process image|not represent a valid image|decode image|process input image|image exceeds"
-    "|image dimensions",
+    "|image dimensions|unsupported image|invalid_image|image_parse_error",
     re.IGNORECASE,
 )

@@ -179,7 +179,10 @@ def _client(access: Access, timeout: float) -> AsyncOpenAI:
             return sse.of_answer(super().aiter_bytes, iterator, _LAST)
 
         def decode(self, line: str) -> Any:
-            event = super().decode(line.removeprefix("\ufeff"))
+            line = line.removeprefix("\ufeff")
+            if line.startswith("error: {"):  # llama.cpp, until the end of 2025
+                line = f'data: {{"error": {line.removeprefix("error: ")}}}'
+            event = super().decode(line)
             return event if event is not None and event.data else None  # without any it only keeps the line open
 
     class Client(AsyncOpenAI):

@@ -28,8 +28,10 @@ if TYPE_CHECKING:  # pydantic-ai takes about a second to import, and is an extra
 _IN_OTHER_WORDS: dict[str, Literal["error", "length", "content_filter"]] = {
     "abort": "error", "aborted": "error", "cancelled": "error", "canceled": "error", "error": "error",
     "failed": "error", "insufficient_system_resource": "error", "network_error": "error",
+    "function_call_filter": "error", "malformed_function_call": "error", "unexpected_tool_call": "error",
+    "malformed_response": "error",
     "max_tokens": "length", "model_length": "length", "model_context_window_exceeded": "length",
-    "sensitive": "content_filter",
+    "sensitive": "content_filter", "content_filter": "content_filter",
 }  # fmt: skip
 
 Opened: TypeAlias = "tuple[WireModel[Any], Callable[[], Awaitable[None]]]"
@@ -138,7 +140,8 @@ class PydanticAIModel:
             message = f"{self._name} broke off: the answer ended without a finish reason"
             raise ModelError("connection", message, **(_begun(response) if self._streams else used))
         parts = tuple(wire.parts_from_wire(response.parts, self._origin))
-        match response.finish_reason or _IN_OTHER_WORDS.get(reason.lower()):
+        # Some say behind a colon what it is about.
+        match response.finish_reason or _IN_OTHER_WORDS.get(reason.partition(":")[0].lower()):
             case "error":
                 raise ModelError("server", f"{self._name} failed while it answered ({reason})", **used)
             case "tool_call" if not parts:  # pydantic-ai drops a call that has no name

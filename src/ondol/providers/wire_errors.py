@@ -17,12 +17,15 @@ _SAID_LIMIT = 500  # characters of a provider's error text that are kept in ours
 _OVERFLOW = (
     "context length", "context_length", "context window", "context size", "context_size", "context limit",
     "prompt length", "prompt is too long", "prompt exceeds", "prompt token count", "too many tokens",
-    "input token count", "input tokens exceed", "input is too long", "input length should be", "model token limit",
+    "input token count", "input tokens exceed", "input is too long", "input length", "model token limit",
     "max_new_tokens` must be", "must have less than", "maximum model length", "max_model_len", "max length reached",
-    "context shift is disabled", "max_tokens must be at least 1, got -",
+    "context shift is disabled", "max_tokens must be at least 1, got -", "max_seq_len", "max message tokens",
+    "total message size", "payload size exceeds",
 )  # fmt: skip
+#: The words that make it certain where there is no status, or another one.
+_CERTAINLY = ("exceed", "too long", "larger context")
 _OVER_A_MINUTE = "request too large"  # for what is allowed in a minute: it would never be taken, however long one waits
-_NOT_NOW = (409, 425, 499)  # it was busy with another request, or gave this one up
+_NOT_NOW = (409, 424, 425, 498, 499)  # it was busy with another request, or gave this one up
 #: Errors inside of a stream that have no status.
 _IN_STREAM: dict[str, ModelErrorKind] = {
     "invalid_request_error": "rejected", "BadRequestError": "rejected", "authentication_error": "auth",
@@ -30,11 +33,19 @@ _IN_STREAM: dict[str, ModelErrorKind] = {
 }  # fmt: skip
 _NO_CREDIT = ("credit balance", "insufficient balance", "insufficient credit", "api usage limits")
 _WRONG_KEY = ("incorrect api key", "invalid api key", "api key not valid", "api key expired")
-_NO_SUCH_MODEL = ("model not exist", "model does not exist", "has been decommissioned")
-_FILTERED = ("content_filter", "content_policy_violation", "invalid_prompt", "data_inspection_failed", "1301")
+_NO_SUCH_MODEL = ("model_not_found", "invalid_model", "unknown_model", "1211")
+_NO_SUCH_MODEL_SAID = (
+    "model not exist", "model does not exist", "has been decommissioned", "not a valid model", "invalid model name",
+)  # fmt: skip
+#: The model wrote a call that its server could not read. Asked again, it may write another one.
+_MISWRITTEN = ("tool_use_failed", "output_parse_failed")
+_FILTERED = (
+    "content_filter", "content_policy_violation", "image_content_policy_violation", "invalid_prompt", "cyber_policy",
+    "data_inspection_failed", "1301",
+)  # fmt: skip
 _FILTER_SAID = (
     "content filtering policy", "content management policy", "content exists risk", "inappropriate content",
-    "considered high risk",
+    "considered high risk", "violates usage guidelines",
 )  # fmt: skip
 _NEXT_MOVE: dict[ModelErrorKind, str] = {
     "auth": ": check the API key and what it may use",
@@ -87,7 +98,7 @@ def model_error(
     sent = not (isinstance(error, ModelConnectionError) and error.phase in ("pool", "connect"))
     where = "" if sent else f" at {sayings.host}"
     message = f"{name}{where} failed{status} ({kind}): {sayings.short(said)}"
-    is_missing = isinstance(error, ModelHTTPError) and error.status_code in (400, 404) and kind == "unavailable"
+    is_missing = isinstance(error, ModelHTTPError) and error.status_code in (400, 403, 404) and kind == "unavailable"
     message += ": check the name of the model, and the address" if is_missing else _NEXT_MOVE.get(kind, "")
     return ModelError(
         kind, message, retry_after=_retry_after(error), sent=sent, input_tokens=input_tokens,
@@ -114,6 +125,8 @@ def _kind(error: ModelAPIError) -> ModelErrorKind:
     names = (error.provider_error_code, error.provider_error_type)
     if any(name in _FILTERED for name in names):
         return "content_filter"
+    if any(name in _MISWRITTEN for name in names):
+        return "server"
     status = error.status_code if isinstance(error, e.ModelHTTPError) else None
     if status == 408:
         return "timeout"
@@ -121,7 +134,8 @@ def _kind(error: ModelAPIError) -> ModelErrorKind:
     if status in (400, 403) and _says(said, _FILTER_SAID):
         return "content_filter"
     # A name that nobody has, or not any more; the request itself may well be right.
-    if status == 404 or (status == 400 and _says(said, _NO_SUCH_MODEL)):
+    is_nobody = any(name in _NO_SUCH_MODEL for name in names) or _says(said, _NO_SUCH_MODEL_SAID)
+    if status == 404 or (status in (None, 400, 403) and is_nobody):
         return "unavailable"
     if status in _NOT_NOW:
         return "unavailable"
@@ -132,7 +146,7 @@ def _kind(error: ModelAPIError) -> ModelErrorKind:
     if status == 413 or (status in (400, 422) and _says(said, _OVERFLOW)):
         return "context_overflow"
     # Some servers notice it late, and then it is an error of theirs. The same request would end the same way.
-    if status in (None, 500) and _says(said, _OVERFLOW) and _says(said, ("exceed", "too long")):
+    if status in (None, 500) and _says(said, _OVERFLOW) and _says(said, _CERTAINLY):
         return "context_overflow"
     if status == 429 and _OVER_A_MINUTE in said:
         return "context_overflow"
@@ -152,6 +166,8 @@ def _kind(error: ModelAPIError) -> ModelErrorKind:
     for cls, kind in kinds:
         if isinstance(error, cls):
             return kind
+    if error.in_stream and "image" in (error.provider_error_code or ""):
+        return "rejected"
     # What is left is an error inside the stream that says little more, or a piece of it that is not JSON.
     return _IN_STREAM.get(error.provider_error_type or "", "server") if error.in_stream else "connection"
 
