@@ -18,7 +18,8 @@ JSON as it is stays as it is. What JSON lacks is an object with the key ``$ondol
 A patch of an object has {"$ondol": "gone"} for a key that is taken out.
 
 A dataclass and a pydantic model are written as the object of their fields: no class paths on disk. Scalars and arrays
-in the manner of numpy are written as the Python values that they hold.
+in the manner of numpy are written as the Python values that they hold; a path, an IP address or network, a fraction, a
+complex number and an address of pydantic (``HttpUrl``) as its text.
 
 No text that is written holds U+0000, not even escaped: PostgreSQL has no room for it. Contents are tagged, so nothing
 is lost; in names and reasons ``valid`` puts a visible sign in its place.
@@ -38,7 +39,10 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from fractions import Fraction
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from itertools import islice
+from pathlib import PurePath
 from typing import Any
 
 TAG = "$ondol"
@@ -50,6 +54,7 @@ _NAME_LIMIT = 200  # characters of the name of its type
 _DEPTH_LIMIT = 100  # nested deeper than this, a value is written as opaque
 _FEW = 20  # items of a mapping that is looked over before it is written
 _ITEMS_LIMIT = 1_000_000  # a value with more items in all is not written to its end: it may have none
+_AS_TEXT = (PurePath, IPv4Address, IPv6Address, IPv4Network, IPv6Network, Fraction, complex)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -209,6 +214,8 @@ class _Writing:
             if math.prod(getattr(value, "shape", ())) > self._left:
                 raise _TooMany
             return self.value(value.tolist() if hasattr(kind, "tolist") else value.item())
+        if isinstance(value, _AS_TEXT) or any(base.__module__ == "pydantic.networks" for base in kind.__mro__):
+            return self.value(str(value))
         raise TypeError
 
     def _mapping(self, given: Iterable[tuple[Any, Any]]) -> Any:

@@ -16,11 +16,14 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
+from fractions import Fraction
+from ipaddress import IPv4Interface, IPv6Address
+from pathlib import Path
 from typing import Any
 
 import pytest
 from kit import Conversation, Mute, Outside, holds_in_all_cases, results, until, waits
-from pydantic import BaseModel
+from pydantic import BaseModel, HttpUrl
 
 from ondol import Agent, Context, Happened, InvalidInput, NotDone, Opaque, Runtime, Tool, tool
 from ondol.testing import Downstream, ScriptedModel, call
@@ -141,6 +144,11 @@ CHANGED: dict[str, tuple[Any, Any, str]] = {  # what is returned, what is read b
     "dataclass": (Point(1, Decimal("2.0")), {"x": 1, "y": Decimal("2.0")}, '{"x": 1, "y": "2.0"}'),
     "model": (Order(id="7", amount=Decimal(3)), {"id": "7", "amount": Decimal(3)}, '{"id": "7", "amount": "3"}'),
     "tuple": ((1, "a"), [1, "a"], '[1, "a"]'),
+    "path": ([Path("scans") / "온돌.pdf"], ["scans/온돌.pdf"], '["scans/온돌.pdf"]'),
+    "IP address": ({IPv6Address("::1"): IPv4Interface("10.0.0.1/8")}, {"::1": "10.0.0.1/8"}, '{"::1": "10.0.0.1/8"}'),
+    "fraction": (Fraction(1, 3), "1/3", "1/3"),
+    "complex number": (1 + 2j, "(1+2j)", "(1+2j)"),
+    "URL": (HttpUrl("http://shop.example/a?b=1"), "http://shop.example/a?b=1", "http://shop.example/a?b=1"),
     "numpy": ({"mean": NumpyLike()}, {"mean": 0.5}, '{"mean": 0.5}'),
 }
 PLACEHOLDERS: dict[str, tuple[Callable[[], Any], str]] = {  # and the type that the placeholder names

@@ -8,11 +8,14 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
+from fractions import Fraction
+from ipaddress import IPv4Address, IPv6Network
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
 from kit import until
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, RootModel, SecretStr, computed_field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, HttpUrl, RootModel, SecretStr, computed_field
 
 from ondol import (
     Allow,
@@ -132,6 +135,10 @@ class Order(BaseModel):
     due: date
     class_: str = Field(alias="class")
     taxes: list[Tax] = [Tax(net=1)]
+    shop: HttpUrl = HttpUrl("http://shop.example/a?b=1")
+    scan: Path | None = Path("scans/1182.pdf")
+    share: Fraction = Fraction(1, 3)
+    seen_at: list[IPv4Address | IPv6Network] = [IPv4Address("10.0.0.1"), IPv6Network("2001:db8::/32")]
 
 
 ORDER = {"id": "1182", "amount": Decimal("3.10"), "due": date(2026, 3, 1), "class": "A"}
@@ -176,6 +183,9 @@ async def test_a_recorded_result_comes_back_as_the_type_that_the_tool_returns(ho
     def some(n: int) -> Iterable[int]:
         return [n, n]
 
+    def where(n: int) -> Path:
+        return Path("/tmp") / str(n)
+
     seen: list[Any] = []
 
     async def body(ctx: Context[Any]) -> str:
@@ -184,6 +194,7 @@ async def test_a_recorded_result_comes_back_as_the_type_that_the_tool_returns(ho
         seen.append((order, paid, await ctx.call(lies, n=1), await ctx.call(odd, n=1)))
         assert await ctx.call(untyped, n=1) == "no type"
         assert await ctx.call(some, n=1) == [1, 1]
+        assert await ctx.call(where, n=1) == Path("/tmp/1")
         await ctx.call(wire, to="kim")
         return "ok"
 
