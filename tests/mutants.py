@@ -1676,6 +1676,16 @@ MUTANTS = (
         ("tests/providers/test_openai_chat.py::test_who_takes_only_some_roles_gets_those_from_the_next_attempt_on",),
     ),
     Mutant(
+        "models: what a provider signed and cannot read is not sent to it again",
+        "providers/learned.py",
+        " else signed if _UNREADABLE.search(said) else set()",
+        " else set()",
+        (
+            "tests/providers/test_contract.py"
+            "::test_what_a_provider_signed_and_does_not_take_back_is_left_out_from_the_next_attempt_on",
+        ),
+    ),
+    Mutant(
         "models: a session with calls is never sent without any tools",
         "runner.py",
         "            is_whole = not self.talk.has_calls\n",

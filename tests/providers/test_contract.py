@@ -354,6 +354,48 @@ async def test_reasoning_goes_back_only_to_who_signed_it(
             assert word not in shown(body)
 
 
+UNREADABLE: dict[str, Sequence[str]] = {
+    "anthropic": (
+        "messages.1.content.0: Invalid `signature` in `thinking` block",
+        "messages.1: `thinking` or `redacted_thinking` blocks in the latest assistant message cannot be modified.",
+    ),
+    "openai-responses": (
+        "The encrypted content gAAA...c90= could not be verified.",
+        "Item 'rs_1' of type 'reasoning' was provided without its required following item.",
+        "Item with id 'rs_1' not found. Items are not persisted when `store` is set to false.",
+    ),
+    "google": ("Unable to submit request because Thought signature is not valid.", "Corrupted thought signature."),
+}
+
+
+@pytest.mark.parametrize(
+    ("signing", "refusal"),
+    [(wire, said) for wire in (OpenAIResponses(), Anthropic(), Google()) for said in UNREADABLE[wire.name]],
+    ids=lambda given: getattr(given, "name", given),
+)
+async def test_what_a_provider_signed_and_does_not_take_back_is_left_out_from_the_next_attempt_on(
+    server: LoopbackServer, signing: Wire, refusal: str, stream: bool, make: Callable[..., PydanticAIModel]
+) -> None:
+    """Another account, or another deployment behind its address, cannot read it; what is signed later goes back."""
+    model = make(signing, server.host, stream=stream)
+    said = [user("look")]
+    for id, mark in (("c1", "c2lnbmVk"), ("c2", "c2VhbGVk")):
+        server.will(answers(signing, Think(("let me see",), mark), Call(id, "look", ("{}",))))
+        said += [Message("assistant", (await answer(model)).parts), tool_result(id, "look", "seen")]
+        if id == "c1":
+            refused = answers_with(400, {"error": {"message": refusal}})
+            server.will(refused)
+            assert (await failure(model, *said)).kind == "unavailable"
+            body = await sent(server, signing, model, *said)
+            assert signing.calls(body) == [("c1", "seen")]
+            assert not any(word in shown(body) for word in ("c2lnbmVk", "YzJsbmJtVms", "let me see", "rs_", "fc_"))
+            server.will(refused)
+            assert (await failure(model, *said)).kind == "rejected"
+    body = shown(await sent(server, signing, model, *said))
+    assert "c2VhbGVk" in body.replace("YzJWaGJHVms=", "c2VhbGVk")
+    assert not any(word in body for word in ("c2lnbmVk", "YzJsbmJtVms"))
+
+
 @pytest.mark.parametrize("hidden", [OpenAIResponses(), Anthropic()], ids=lambda wire: wire.name)
 async def test_hidden_reasoning_is_kept_for_its_provider(
     server: LoopbackServer, hidden: Wire, stream: bool, make: Callable[..., PydanticAIModel]

@@ -16,10 +16,10 @@ class Learned:
 
     ``nine``: ids of calls with nine letters and digits, as models of Mistral do, whoever serves them. ``uncounted``: no
     wish to be told the tokens of a stream. ``alternate``: no two messages of the user one after the other, which a note
-    of the runtime is, too. ``no_system``: no message of the system. ``no_images``: no images at all. ``spoiled``: not
-    these images, by their digests. ``no_reasoning``: no reasoning of earlier answers. ``all_reasoning``: no answer with
-    calls that has none, which that of another model has not. ``worded``: none without a text, which
-    may be empty.
+    of the runtime is, too. ``no_system``: no message of the system. ``no_images``: no images at all. ``no_reasoning``:
+    no reasoning of earlier answers. ``all_reasoning``: no answer with calls that has none, which that of another model
+    has not. ``worded``: none without a text, which may be empty. ``spoiled``: not these images, and nothing of what was
+    signed in these parts of answers, by their digests.
     """
 
     nine: bool = False
@@ -32,17 +32,19 @@ class Learned:
     worded: bool = False
     spoiled: set[str] = field(default_factory=set)
 
-    def learns(self, error: Exception, images: set[str]) -> bool:
-        """Is there news in it? ``images`` are those that were sent and may be left out."""
+    def learns(self, error: Exception, images: set[str], signed: set[str]) -> bool:
+        """Is there news in it? ``images`` are those that were sent and may be left out, ``signed`` the parts of answers
+        that were sent with what only this provider reads."""
         said = str(error)
         news = [name for name, words in _REFUSALS.items() if not getattr(self, name) and words.search(said)]
         for name in news:
             setattr(self, name, True)
             if name in _OTHERWISE:
                 setattr(self, _OTHERWISE[name], False)
-        if news or not _SPOILED.search(said) or images <= self.spoiled:
+        spoiled = images if _SPOILED.search(said) else signed if _UNREADABLE.search(said) else set()
+        if news or spoiled <= self.spoiled:
             return bool(news)
-        self.spoiled |= images
+        self.spoiled |= spoiled
         return True
 
 
@@ -68,4 +70,13 @@ _SPOILED = re.compile(
     "could not process image|not represent a valid image|decode image|process input image|image exceeds"
     "|image dimensions|unsupported image|invalid_image|image_parse_error",
     re.IGNORECASE,
+)
+#: As other accounts and other deployments behind the same address say of what was signed by the one before.
+_UNREADABLE = re.compile(
+    "invalid .{0,3}(?:signature|data).{0,3} in .{0,3}(?:redacted_)?thinking"
+    "|thinking.{0,3} blocks .{0,60}cannot be modified"
+    "|encrypted.content.{0,80}could not be|invalid_encrypted_content"
+    "|thought.signature is not valid|(?:corrupted|invalid) thought.signature"
+    "|'reasoning' was provided without|without its required 'reasoning'|item with id 'rs_.{0,80} not found",
+    re.IGNORECASE | re.DOTALL,
 )

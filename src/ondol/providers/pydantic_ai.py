@@ -109,7 +109,8 @@ class PydanticAIModel:
         except ModelError:
             raise
         except Exception as error:  # the libraries below raise whatever they like at an answer that is none
-            if self._learned.learns(error, wire.images_beside(request.messages) & attached.keys()):
+            images = wire.images_beside(request.messages) & attached.keys()
+            if self._learned.learns(error, images, wire.signed(request.messages, self._origin, self._learned)):
                 what = f"{self._name} takes another form of the request: {self._sayings.short(error)}"
                 raise ModelError("unavailable", what) from error
             raise model_error(error, self._sayings, **_begun(response)) from error

@@ -110,7 +110,7 @@ def to_wire(
     for message in messages:
         if message.role == "assistant":
             parts = [p for p in message.parts if not (learned.no_reasoning and isinstance(p, Reasoning))]
-            said = [given for part in parts if (given := _said(part, origin, system, ids))]
+            said = [given for part in parts if (given := _said(part, _own(part, origin, learned), system, ids))]
             if learned.all_reasoning and message.calls and not any(isinstance(p, wire.ThinkingPart) for p in said):
                 said.insert(0, wire.ThinkingPart(content=" ", id="reasoning_content", provider_name=system))
             if said:
@@ -192,12 +192,27 @@ def _asked(message: Message, attached: Mapping[str, bytes], ids: _CallIds) -> li
     return asked
 
 
-def _said(part: Part, origin: Mapping[str, str], system: str, ids: _CallIds) -> wire.ModelResponsePart | None:
+def _own(part: Part, origin: Mapping[str, str], learned: Learned) -> Mapping[str, Any]:
+    """What this provider itself gave with the part, and takes back."""
+    own = getattr(part, "provider", None) or {}
+    if not origin.items() <= own.items() or (learned.spoiled and _digest(part) in learned.spoiled):
+        return {}
+    return own
+
+
+def signed(messages: Sequence[Message], origin: Mapping[str, str], learned: Learned) -> set[str]:
+    """The digests of parts of answers that are sent with what only this provider reads."""
+    said = (part for message in messages if message.role == "assistant" for part in message.parts)
+    return {_digest(part) for part in said if _own(part, origin, learned)}
+
+
+def _digest(part: Part) -> str:
+    return hashlib.sha256(_valid(repr(part)).encode()).hexdigest()
+
+
+def _said(part: Part, own: Mapping[str, Any], system: str, ids: _CallIds) -> wire.ModelResponsePart | None:
     from pydantic_ai import messages as wire
 
-    own = getattr(part, "provider", None) or {}
-    if not origin.items() <= own.items():
-        own = {}
     private: dict[str, Any] = {}
     if id := own.get("id") or own.get("field"):
         private["id"] = id
