@@ -3949,6 +3949,13 @@ MUTANTS = (
         'scope["headers"]',
         ("tests/http/test_failing.py::test_a_request_may_name_the_server_before_the_path_as_one_to_a_proxy_does",),
     ),
+    Mutant(
+        "queue: who waits for a run that nobody drives is told",
+        "runtime.py",
+        'log.warning("run %s waits: %s", row.id, why, extra=about(row))',
+        "pass",
+        ("tests/promise/test_queue.py::test_a_run_whose_agent_no_process_has_waits_visibly_and_holds_its_place",),
+    ),
 )
 
 

@@ -94,11 +94,12 @@ from ondol.imported import ImportedRun
 from ondol.indexed import Indexed
 from ondol.journal import RunStatus
 from ondol.limits import Limits
-from ondol.logs import journaled
+from ondol.logs import about, journaled
 from ondol.policy import Policy
 from ondol.records import RunRow, SessionRow
 from ondol.replay import By, ReplayVerdict, verdict
 from ondol.runner import Runner, Served
+from ondol.secret import logger
 from ondol.seeing import SeenContext, context_place, seen_context
 from ondol.served import close_models, read_prices, serve
 from ondol.spending import UsageBy, UsageLine
@@ -117,6 +118,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
+log = logger("ondol.runtime")
 
 ForkEffects: TypeAlias = Literal["reuse", "stub", "run"]
 ReplayClock: TypeAlias = Literal["recorded", "now"]
@@ -622,6 +624,8 @@ class Runtime:
     async def _rested(self, engine: EmbeddedEngine, row: RunRow, at_rest: frozenset[str]) -> RunRow:
         if row.state in ("waiting", "parked", "failed"):
             row = await self._run_row(row.tenant, row.id)  # it may have moved on since it was read
+        if (why := await self._why_unserved(row)) is not None:
+            log.warning("run %s waits: %s", row.id, why, extra=about(row))
         while row.state not in at_rest:
             if row.state in ("queued", "running") and engine.waits_for_caller(row):
                 row = await self._can_end(engine, row)
@@ -775,9 +779,13 @@ class Runtime:
         self._check_open()
         if not isinstance(run, Run):
             raise InvalidInput(f"waits_for_driver takes a Run, as runs() and get_run(id) give it, got {run!r}")
+        return await self._why_unserved(run._row)
+
+    async def _why_unserved(self, row: RunRow) -> str | None:
+        if row.state != "queued" or (self.drives and row.agent in self._served):
+            return None
         drivers = await self._store.drivers()
-        agents = {agent for of_driver in drivers.values() for agent in of_driver}
-        return no_driver_reason(run._row, agents | self._served.keys() if self.drives else agents)
+        return no_driver_reason(row, {agent for of_driver in drivers.values() for agent in of_driver})
 
     # --- asks and effects ---------------------------------------------------------------------------------------
 

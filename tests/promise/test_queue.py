@@ -162,7 +162,9 @@ async def test_a_queued_run_builds_its_context_when_its_turn_comes(house: House)
         assert said[1:] == ["go", "done", HELLO]
 
 
-async def test_a_run_whose_agent_no_process_has_waits_visibly_and_holds_its_place(house: House) -> None:
+async def test_a_run_whose_agent_no_process_has_waits_visibly_and_holds_its_place(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
     other, agent = house.agent("done", name="other"), house.agent("done")
     async with house.life(other, agent, dies_at="claim.before") as life:
         await life.ends(life.rt.run(other, "go", session="s", operation_id="0"))
@@ -171,6 +173,11 @@ async def test_a_run_whose_agent_no_process_has_waits_visibly_and_holds_its_plac
         behind = await life.rt.start(agent, HELLO, session="s", operation_id="1")
         assert "other" in (await life.rt.waits_for_driver(stranded) or "")
         assert await statuses(stranded, behind) == ["queued", "queued"]
+        waiting = asyncio.create_task(stranded.result())
+        async with asyncio.timeout(10):
+            while "no process serves the agent 'other'" not in caplog.text:  # noqa: ASYNC110 - a log tells nobody
+                await asyncio.sleep(0)
+        waiting.cancel()
     async with house.life(agent, other) as life:
         stranded, behind = await life.rt.find_run("0"), await life.rt.find_run("1")
         assert await life.rt.waits_for_driver(stranded) is None
