@@ -197,6 +197,18 @@ async def test_c43_two_users_of_one_session_have_their_own_zones(db: str, downst
         await holds_in_all_cases(rt, db, agent, "s", downstream, clock=clock)
 
 
+async def test_c43_the_zone_of_a_guest_is_not_that_of_the_session(db: str, downstream: Downstream) -> None:
+    """Ana named hers for what she asked; kim, whose session it is, names none any more."""
+    agent, clock = clerk(), ManualClock(AFTER_MIDNIGHT_IN_SEOUL)
+    async with Runtime(db, agents=[agent], deps=Outside(downstream.url), clock=clock) as rt:
+        for n, (user, zone) in enumerate([("kim", SEOUL), ("ana", MONTEVIDEO), ("kim", None), ("kim", MONTEVIDEO)]):
+            await rt.run(agent, "today", session="s", user=user, time_zone=zone, operation_id=f"m{n}")
+        assert [r.time_zone for r in await rt.runs(session="s")][::-1] == [SEOUL, MONTEVIDEO, SEOUL, MONTEVIDEO]
+        assert "Monday, 2026-11-30 00:30 +09:00" in shown(agent, "today", 4)
+        assert (await rt.get_session("s")).time_zone == MONTEVIDEO  # kim is there now
+        await holds_in_all_cases(rt, db, agent, "s", downstream, clock=clock)
+
+
 async def test_c43_a_call_of_the_model_is_made_again_with_the_clock_and_the_zone_it_had(
     db: str, downstream: Downstream
 ) -> None:

@@ -161,7 +161,8 @@ def _writes(
     elif session.deleted_at is not None:
         writes = [("session.again", of_session | made)]
     else:
-        writes = [("session.place", of_session | {"zone": new.zone})]
+        guest = new.user_id and session.user_id and new.user_id != session.user_id  # whose zone is for that run
+        writes = [("session.place", of_session | {"zone": None if guest else new.zone})]
     known_zone = session.zone if session and session.deleted_at is None else None
     accepted = events.RunAccepted(agent=new.agent, session=new.session, trigger=new.trigger)
     append, batch = append_entries(new.tenant, new.run, 0, 1, at, [accepted])
