@@ -590,9 +590,18 @@ MUTANTS = (
     Mutant(
         "outbox: of several processes one takes a message",
         "deliveries.py",
-        "        if len(await self.store.drivers()) < 2:",
-        "        if True:",
+        "len(await self.store.drivers()) < 2",
+        "True",
         ("tests/stores/test_postgres_outbox.py::test_what_one_process_tells_another_does_not_tell_beside_it",),
+    ),
+    Mutant(
+        "outbox: an attempt that a process may die of is counted before it is made",
+        "deliveries.py",
+        "message.at < self._opened",
+        "False",
+        (
+            "tests/promise/test_outbox.py::test_a_message_that_processes_die_of_is_told_later_and_later_and_is_dead_at_last",
+        ),
     ),
     Mutant(
         "outbox: who took a message and tells it for long keeps it",

@@ -88,6 +88,7 @@ class Deliveries:
         memories = {name: one.agent.memory for name, one in served.items()}
         #: The agents here that learn from turns.
         self.learning = [name for name, memory in memories.items() if memory is not None and memory.extract is not None]
+        self._opened = 0  # when this process began: of what is older, one before it may have died
         self._others: set[str] = set()  # messages that are not for this process
         self._behind: dict[str, tuple[int, str]] = {}  # by tenant: up to where there are only such
         self._from_the_start = 0  # when all are looked at again
@@ -113,6 +114,7 @@ class Deliveries:
 
     async def run(self) -> None:
         """Tell what is due, until cancelled."""
+        self._opened = self._now()
         try:
             await self._say_who_is_missing()
             while True:
@@ -242,13 +244,20 @@ class Deliveries:
         """False where another process does it, it was told since it was read, or it could not be told."""
         if await self.store.read(transactions.get_message, run.tenant, message.id) != message:
             return False
-        if len(await self.store.drivers()) < 2:
-            return await self._tell_now(message, run)
-        if (taken := await self._take(run.tenant, message)) is None:
+        alone, counted = len(await self.store.drivers()) < 2, message.at < self._opened
+        taken: OutboxRow | None = message
+        if counted:
+            least = 0 if alone else int(_TAKEN * 1e6)
+            taken = await self.store.write(transactions.count_attempt, run.tenant, message, self._now(), least)
+        elif not alone:
+            taken = await self._take(run.tenant, message)
+        if taken is None:
             return False
+        if alone:
+            return await self._tell_now(taken, run, counted)
         keeping = asyncio.create_task(self._keep(run.tenant, taken))
         try:
-            return await self._tell_now(taken, run)
+            return await self._tell_now(taken, run, counted)
         finally:
             keeping.cancel()
 
@@ -264,7 +273,7 @@ class Deliveries:
             except StoreError as error:
                 log.warning("%s", error)
 
-    async def _tell_now(self, message: OutboxRow, run: RunRow) -> bool:
+    async def _tell_now(self, message: OutboxRow, run: RunRow, counted: bool) -> bool:
         tenant = run.tenant
         try:
             if self.deliver is not None and message.kind != transactions.DROPPED:
@@ -275,13 +284,13 @@ class Deliveries:
         except Exception as error:  # of whoever listens: the run is not touched by it
             said = redact(values.error_text(error))[:_ERROR_KEPT]
             log.warning("outbox message %s: %s", message.id, said, extra={"run": message.run})
-            await self.store.write(transactions.not_delivered, tenant, message, said, self._now())
+            await self.store.write(transactions.not_delivered, tenant, message, said, self._now(), counted=counted)
             return False
         scope, keep = Scope(tenant, run.agent, run.user_id), self._memory(run.agent).keep
         until = None if keep is None else self._now() + int(keep.total_seconds() * 1e6)
         await self.store.write(
-            transactions.delivered, tenant, message, self._now(), taught=taught, scope=scope, facts=facts,
-            expires_at=until,
+            transactions.delivered, tenant, message, self._now(), counted=counted, taught=taught, scope=scope,
+            facts=facts, expires_at=until,
         )  # fmt: skip
         if facts:
             self.embedding.look(scope)

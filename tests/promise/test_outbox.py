@@ -10,6 +10,7 @@ from typing import Any
 
 import behind
 import pytest
+from crash.lives import SOON, Life
 from kit import Mute, cancels_itself, waits
 from rememberer import rememberer
 
@@ -31,7 +32,7 @@ from ondol import (
 )
 from ondol.clock import micros
 from ondol.stores import open_store
-from ondol.testing import FaultPlan, FaultyStore, ManualClock, ScriptedModel, call
+from ondol.testing import FaultPlan, FaultyStore, ManualClock, ScriptedModel, afault_point, call
 
 KIM = {"agent": "friend", "user": "kim"}
 
@@ -154,6 +155,37 @@ async def test_a_message_that_cannot_be_told_is_tried_again_and_is_dead_at_last(
         with pytest.raises(NotFound):
             await rt.deliver_again("r_1/9")
         assert (await run.refresh()).status == "completed"
+
+
+@pytest.mark.both_stores
+async def test_a_message_that_processes_die_of_is_told_later_and_later_and_is_dead_at_last(db: str) -> None:
+    clock, friend = ManualClock("2026-01-01T00:00:00Z"), rememberer()
+
+    async def dies() -> float:
+        """A process that dies as it tells what is due. Returns the seconds for which the next ones do not tell it."""
+
+        async def deliver(message: OutboxMessage) -> None:
+            await afault_point(life.plan, "deliver.before")
+
+        async with (life := Life(db, friend, dies_at="deliver.before", clock=clock, deliver=deliver)):
+            await life.rt.start(friend, "hello", user="kim", operation_id="op")
+            await life.ends()
+        async with runtime(db, friend, clock=clock) as rt:
+            (message,) = await rt.outbox()
+        pause = message.due - clock.now()
+        clock.advance(max(pause, timedelta(seconds=1)))
+        return pause.total_seconds()
+
+    pauses = [await dies() for _ in range(9)]
+    listener, other = Listener(), rememberer()
+    async with runtime(db, other, clock=clock, deliver=listener) as rt:
+        assert (await rt.run(other, "hello", user="kim", session="other")).text == "ok"  # nobody dies of it any more
+        assert await listener.hears(1) == ["run.completed"]
+        (dead,) = await settled(rt, "dead")
+        assert (dead.attempts, dead.error) == (8, "its process ended while it was told")
+        assert dead.id not in {m.id for m in listener.heard}
+    # Nobody knew that the first one would die of it.
+    assert all(pause >= least for pause, least in zip(pauses[1:], (2, 8, 32, 128, 512, 2048, 3600, 3600), strict=True))
 
 
 class Doors:

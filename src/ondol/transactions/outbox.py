@@ -19,6 +19,7 @@ DROPPED = "turn.dropped"  # the kind of a message that only memory hears
 OutboxState: TypeAlias = Literal["pending", "delivered", "dead"]
 ATTEMPTS = 8  # after which a message is dead
 _FIRST, LONGEST_PAUSE = 2_000_000, 3_600_000_000  # microseconds between attempts: four times as long after each
+_CUT_OFF = "its process ended while it was told"
 
 
 class OutboxRow(NamedTuple):
@@ -85,25 +86,42 @@ def take_message(tenant: str, message: OutboxRow, until: int) -> Tx[OutboxRow | 
     return message._replace(due=until) if taken else None
 
 
+def count_attempt(tenant: str, message: OutboxRow, at: int, least: int) -> Tx[OutboxRow | None]:
+    """An attempt that is counted before it is made, and nobody makes another one for so many microseconds at least: the
+    process may die of it. None when those before it were the last ones, or another process was first."""
+    if message.attempts >= ATTEMPTS:
+        yield [_set(tenant, message, "dead", message.attempts, at, _CUT_OFF)]
+        return None
+    attempts = message.attempts + 1
+    due = at + max(_pause(attempts), least)
+    (moved,) = yield [_set(tenant, message, "pending", attempts, due, _CUT_OFF)]
+    return message._replace(attempts=attempts, due=due, error=_CUT_OFF) if moved else None
+
+
 def delivered(
-    tenant: str, message: OutboxRow, at: int, *, taught: bool = False, scope: Scope | None = None,
-    facts: Sequence[NewFact] = (), expires_at: int | None = None,
+    tenant: str, message: OutboxRow, at: int, *, counted: bool = False, taught: bool = False,
+    scope: Scope | None = None, facts: Sequence[NewFact] = (), expires_at: int | None = None,
 ) -> Tx[bool]:  # fmt: skip
     """It was told; with it, what was learned from the turn is remembered (``taught``: whether memory heard of it at
     all), unless the turn was erased meanwhile. False when another process was first."""
-    (moved,) = yield [_set(tenant, message, "delivered", message.attempts + 1, message.due, None, taught)]
+    attempts = message.attempts if counted else message.attempts + 1
+    (moved,) = yield [_set(tenant, message, "delivered", attempts, message.due, None, taught)]
     if moved and moved[0][0] and scope is not None:
         for fact in facts:
             yield from remember(scope, fact, at, run=message.run, expires_at=expires_at)
     return bool(moved)
 
 
-def not_delivered(tenant: str, message: OutboxRow, error: str, at: int) -> Tx[None]:
+def not_delivered(tenant: str, message: OutboxRow, error: str, at: int, *, counted: bool = False) -> Tx[None]:
     """It is told again later, or given up: then it is dead, and stays to be seen."""
-    attempts = message.attempts + 1
-    pause = min(_FIRST * 4 ** (attempts - 1), LONGEST_PAUSE)
+    attempts = message.attempts if counted else message.attempts + 1
     state = "dead" if attempts >= ATTEMPTS else "pending"
-    yield [_set(tenant, message, state, attempts, at + pause, error)]
+    yield [_set(tenant, message, state, attempts, at + _pause(attempts), error)]
+
+
+def _pause(attempts: int) -> int:
+    """Microseconds until the next one."""
+    return min(_FIRST * 4 ** (attempts - 1), LONGEST_PAUSE)
 
 
 def get_message(tenant: str, id: str) -> Tx[OutboxRow]:
