@@ -93,7 +93,7 @@ class Embedding:
             if not texts:
                 continue
             given = await self._embedded([text for _, text in texts])
-            made = [(fact, vector) for (fact, _), vector in zip(texts, given, strict=True)]
+            made = [(fact, vector) for (fact, _), vector in zip(texts, given, strict=True) if vector is not None]
             await self.store.write(transactions.keep_vectors, scope, model, made)
 
     async def _make_of_passages(self, space: Space) -> None:
@@ -102,14 +102,41 @@ class Embedding:
         while page := await self.store.read(lookups.passages_without_vector, space, model, _PAGE, before):
             before = page[-1][0]
             given = await self._embedded([text for _, text in page])
-            made = [(doc, vector) for (doc, _), vector in zip(page, given, strict=True)]
+            made = [(doc, vector) for (doc, _), vector in zip(page, given, strict=True) if vector is not None]
             await self.store.write(transactions.keep_text_vectors, space, model, made)
 
-    async def _embedded(self, texts: Sequence[str]) -> list[bytes]:
+    async def _embedded(self, texts: Sequence[str]) -> list[bytes | None]:
+        """The vectors of these texts; None for one that the embedder does not take, so that it is in the way of no
+        other. Raises what the embedder raised where it takes none of them."""
+        try:
+            return [*await self._asked(texts)]
+        except TimeoutError:
+            raise
+        except Exception:
+            if len(texts) == 1:
+                raise
+        made: list[bytes | None] = []
+        for text in texts:
+            try:
+                made += await self._asked([text])
+            except TimeoutError:
+                raise
+            except Exception as error:  # of this text, if it takes another one
+                failed = error
+                made.append(None)
+        if not any(made):
+            raise failed
+        if None in made:
+            _warn(f"{made.count(None)} of {len(made)} texts are searched by their words alone", failed)
+        return made
+
+    async def _asked(self, texts: Sequence[str]) -> list[bytes]:
         assert self.embedder is not None
         asked = functools.partial(self.embedder.embed, [values.valid(text) for text in texts], query=False)
-        given = await from_outside(asked, _PATIENCE)
-        return [vectors.packed(vector) for vector in given]
+        given = [vectors.packed(vector) for vector in await from_outside(asked, _PATIENCE)]
+        if len(given) != len(texts):
+            raise InvalidInput(f"{len(given)} vectors for {len(texts)} texts")
+        return given
 
     def _now(self) -> int:
         return micros(self.clock)

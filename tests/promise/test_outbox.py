@@ -10,7 +10,7 @@ from typing import Any
 
 import behind
 import pytest
-from crash.lives import SOON, Life
+from crash.lives import Life
 from kit import Mute, cancels_itself, waits
 from rememberer import rememberer
 

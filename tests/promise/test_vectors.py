@@ -216,6 +216,33 @@ async def test_an_embedder_whose_error_says_nothing_is_asked_again_by_the_next_s
         await until_found(rt, "beverage", "likes green tea", **KIM)
 
 
+class Picky(Themes):
+    """It takes no texts that are too long for it, nor others with them."""
+
+    async def embed(self, texts: Sequence[str], *, query: bool) -> list[list[float]]:
+        if any("too long" in text for text in texts):
+            raise ValueError("too long")
+        return await super().embed(texts, query=query)
+
+
+@pytest.mark.both_stores
+async def test_a_text_that_the_embedder_does_not_take_keeps_no_other_from_its_vector(
+    db: str, handbook: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (handbook / "long.md").write_text("This is too long.\n")
+    async with Runtime(db) as rt:
+        await rt.index([handbook])
+        for fact in ("likes green tea", "this is too long", "plays chess"):
+            await rt.memory.add(fact, **KIM)
+    async with Runtime(db, embedder=Picky()) as rt:
+        await until_found(rt, "beverage", "likes green tea", **KIM)
+        await until_near(rt, "beverage", "handbook/drinks.md:1")
+        await until_near(rt, "hobby", "handbook/games.md:1")
+        assert [f.found_by for f in await rt.memory.search("long", **KIM)] == ["words"]
+    assert len(stored(db)) == len(stored(db, "text_vectors")) == 2
+    assert "1 of 3 texts are searched by their words alone: ValueError: too long" in caplog.messages
+
+
 async def test_an_embedder_that_hangs_holds_up_one_search_for_a_moment_and_the_next_not_at_all(db: str) -> None:
     clock, stuck = ManualClock("2026-01-01T00:00:00Z"), Broken("never", queries=True)
     async with Runtime(db, embedder=stuck, clock=clock) as rt:

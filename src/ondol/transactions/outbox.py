@@ -121,7 +121,8 @@ def not_delivered(tenant: str, message: OutboxRow, error: str, at: int, *, count
 
 def _pause(attempts: int) -> int:
     """Microseconds until the next one."""
-    return min(_FIRST * 4 ** (attempts - 1), LONGEST_PAUSE)
+    pause: int = _FIRST * 4 ** (attempts - 1)
+    return min(pause, LONGEST_PAUSE)
 
 
 def get_message(tenant: str, id: str) -> Tx[OutboxRow]:
