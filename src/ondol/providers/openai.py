@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import secrets
+import weakref
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -30,6 +32,46 @@ _RESPONSES_TAKES = _IMAGES | {
 
 #: Of the Responses API. The client itself knows how the other one ends.
 _LAST = frozenset({"response.completed", "response.incomplete", "response.failed"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    id: str
+    given: str
+    index: object
+    call: object
+
+
+class _Items:
+    """Which call an event of the Responses API belongs to. Its ``item_id`` should say so; some servers leave it out,
+    give each event another one, or all calls the same."""
+
+    def __init__(self) -> None:
+        self._items: list[_Item] = []
+
+    def put_right(self, event: Any) -> None:
+        match event:
+            case {"type": "response.output_item.added", "item": {"type": "function_call"} as item}:
+                item["id"] = self._begun(event, item).id
+            case {"type": "response.function_call_arguments.delta" | "response.function_call_arguments.done"}:
+                if found := self._of(event, event.get("item_id"), event.get("call_id")):
+                    event["item_id"] = found.id
+            case {"type": "response.output_item.done", "item": {"type": "function_call"} as item}:
+                found = self._of(event, item.get("id"), item.get("call_id")) or self._begun(event, item)
+                item["id"] = found.id
+
+    def _begun(self, event: dict[str, Any], item: dict[str, Any]) -> _Item:
+        given = item.get("id") or ""
+        is_new = given and all(given != other.id for other in self._items)
+        id = given if is_new else f"fc_{secrets.token_hex(12)}"
+        self._items.append(_Item(id, given, event.get("output_index"), item.get("call_id")))
+        return self._items[-1]
+
+    def _of(self, event: dict[str, Any], id: object, call: object) -> _Item | None:
+        """The latest one that fits best."""
+        index = event.get("output_index")
+        fits = [(call == i.call, bool(id) and id == i.given, index == i.index, n) for n, i in enumerate(self._items)]
+        return self._items[max(fits)[-1]] if fits else None
 
 
 @dataclass(slots=True)
@@ -189,10 +231,12 @@ def _client(access: Access, timeout: float) -> AsyncOpenAI:
         def _make_sse_decoder(self) -> SSEDecoder:
             return Decoder()
 
-        def _process_response_data(self, *, data: object, **how: Any) -> Any:
+        def _process_response_data(self, *, data: object, response: Any, **how: Any) -> Any:
             beside.of_openai(data)
-            return super()._process_response_data(data=data, **how)
+            items.setdefault(response, _Items()).put_right(data)
+            return super()._process_response_data(data=data, response=response, **how)
 
+    items: weakref.WeakKeyDictionary[object, _Items] = weakref.WeakKeyDictionary()  # by the response that they come in
     return Client(
         api_key=access.key or NO_KEY,
         base_url=access.base_url,  # given, so that a later environment changes nothing
