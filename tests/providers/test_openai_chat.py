@@ -616,6 +616,59 @@ async def test_reasoning_goes_back_as_the_server_takes_it_from_the_next_attempt_
         assert caught.value.kind == ("unavailable" if expected is REASONING else "rejected")
 
 
+TEXT = {"type": "reasoning.text", "format": "anthropic-claude-v1", "index": 0}
+SUMMARY = {"type": "reasoning.summary", "format": "openai-responses-v1", "index": 0}
+SEALED = {"type": "reasoning.encrypted", "format": "google-gemini-v1", "index": 0}
+SEALED_CALLS = [{**SEALED, "id": "c1", "data": "c2Vh"}, {**SEALED, "id": "c2", "data": "bGVk"}]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "whole"),
+    [
+        (
+            [{**TEXT, "text": "let me "}, {**TEXT, "text": "see"}, {**TEXT, "signature": "c2lnbmVk"}],
+            [{**TEXT, "id": None, "text": "let me see", "signature": "c2lnbmVk"}],
+        ),
+        (
+            [{**TEXT, "text": "let me see"}, *SEALED_CALLS],
+            [{**TEXT, "id": None, "text": "let me see", "signature": None}, *SEALED_CALLS],
+        ),
+        (
+            [{**SUMMARY, "id": "rs_1", "summary": "let me see"}, {**SEALED, "id": "rs_1", "data": "c2Vh"}],
+            [{**SUMMARY, "id": "rs_1", "summary": "let me see"}, {**SEALED, "id": "rs_1", "data": "c2Vh"}],
+        ),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("stream", [True, False])
+async def test_reasoning_in_details_goes_back_as_it_came_to_who_gave_it(
+    server: LoopbackServer, monkeypatch: pytest.MonkeyPatch, pieces: list[Any], whole: list[Any], stream: bool
+) -> None:
+    """As OpenRouter gives it: models behind it (Gemini, Claude) refuse the results of their calls without it."""
+    made = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    if stream:
+        deltas = [{"reasoning": p.get("text", ""), "reasoning_details": [p]} for p in pieces]
+        server.will(streams(*deltas, calling(call(0, "c1", "look", "{}")), finish="tool_calls"))
+    else:
+        message = {"role": "assistant", "content": None, "reasoning": "let me see", "reasoning_details": whole}
+        choices = [{"index": 0, "finish_reason": "tool_calls", "message": {**message, "tool_calls": [made]}}]
+        server.will(answers_with(200, {"id": "1", "object": "chat.completion", "created": 1, "choices": choices}))
+    async with contextlib.aclosing(at(url(server), monkeypatch, stream=stream)) as model:
+        *deltas, own = await outputs(model)
+        assert isinstance(own, Answer)
+        assert "".join(p.text for p in own.parts if isinstance(p, Reasoning)) == "let me see"
+        if stream:
+            assert "".join(d.text for d in deltas if isinstance(d, Delta) and d.kind == "reasoning") == "let me see"
+        said = [user("look"), Message("assistant", own.parts), tool_result("c1", "look", "seen")]
+        body = await sent(server, model, *said)
+        assert body[1] == {"role": "assistant", "content": None, "tool_calls": [made], "reasoning_details": whole}
+    async with (
+        LoopbackServer().running() as elsewhere,
+        contextlib.aclosing(at(url(elsewhere), monkeypatch)) as other,
+    ):
+        body = await sent(elsewhere, other, *said)
+        assert body[1] == {"role": "assistant", "content": None, "tool_calls": [made]}
+
+
 @pytest.mark.parametrize(
     "refusal",
     [

@@ -7,11 +7,11 @@ import json
 import secrets
 import weakref
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ondol.messages import parse_arguments
-from ondol.providers import beside, sse
+from ondol.providers import beside, details, sse
 from ondol.providers.access import NO_KEY, Access, need, read
 from ondol.providers.learned import Learned
 from ondol.providers.pydantic_ai import CONNECT_SECONDS, SILENCE_SECONDS, Opened, PydanticAIModel
@@ -131,6 +131,7 @@ def openai_chat(model_name: str, *, timeout: float = SILENCE_SECONDS, stream: bo
     def connect() -> Opened:
         from openai import omit
         from openai.types.chat.chat_completion_chunk import ChoiceDelta
+        from pydantic_ai.messages import ThinkingPart
         from pydantic_ai.models.openai import OpenAIChatModel, OpenAIChatModelSettings, OpenAIStreamedResponse
         from pydantic_ai.providers.openai import OpenAIProvider
 
@@ -143,6 +144,15 @@ def openai_chat(model_name: str, *, timeout: float = SILENCE_SECONDS, stream: bo
                         choice.delta = ChoiceDelta()
                 return super()._map_chunk_provider_details(chunk)
 
+            def _map_thinking_delta(self, choice: Any) -> Any:
+                if not (found := details.given(choice.delta)):
+                    yield from super()._map_thinking_delta(choice)
+                for number, detail in enumerate(found):
+                    yield from self._parts_manager.handle_thinking_delta(
+                        vendor_part_id=details.key(detail, number), provider_name=self.provider_name,
+                        **details.fields(detail),
+                    )  # fmt: skip
+
             def _map_tool_call_delta(self, choice: Any) -> Any:
                 self._pieces = self._pieces or _Pieces()
                 for piece in choice.delta.tool_calls or ():
@@ -153,8 +163,19 @@ def openai_chat(model_name: str, *, timeout: float = SILENCE_SECONDS, stream: bo
             def _get_stream_options(self, model_settings: OpenAIChatModelSettings) -> Any:
                 return omit if learned.uncounted else {"include_usage": True}
 
+            def _process_thinking(self, message: Any) -> Any:
+                found = details.given(message)
+                parts = [ThinkingPart(provider_name=self.system, **details.fields(detail)) for detail in found]
+                return parts or super()._process_thinking(message)
+
+            def _map_carried_thinking(self, message: Any) -> Any:
+                return super()._map_carried_thinking(replace(message, parts=details.taken_out(message.parts)[1]))
+
             def _map_model_response(self, message: Any) -> Any:
-                said = super()._map_model_response(message)
+                reasoned, others = details.taken_out(message.parts)
+                said: Any = super()._map_model_response(replace(message, parts=others))
+                if reasoned and said is not None:
+                    said["reasoning_details"] = reasoned
                 if learned.worded and said is not None and said.get("content") is None:
                     said["content"] = ""
                 return said
