@@ -35,6 +35,7 @@ class ModelRequest:
     ``purpose`` is ``summary`` where the answer will stand in the place of older turns: then there are no tools.
     ``await load(attachment)`` gives the bytes of an attachment in the messages. It raises ModelError: ``rejected``
     where they are gone for good, ``unavailable`` where the store could not be read.
+    Later requests hold the same messages and tools: nothing in them may be changed, only copied.
     """
 
     messages: Sequence[Message]
