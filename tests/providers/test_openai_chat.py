@@ -616,6 +616,27 @@ async def test_reasoning_goes_back_as_the_server_takes_it_from_the_next_attempt_
         assert caught.value.kind == ("unavailable" if expected is REASONING else "rejected")
 
 
+async def test_a_call_without_a_signature_is_excused_from_the_next_attempt_on_where_one_is_wanted(
+    server: LoopbackServer, model: PydanticAIModel
+) -> None:
+    """As Gemini behind OpenAI's API wants one, also of a call that another model made."""
+    signed = {**call(0, "c2", "look", "{}"), "extra_content": {"google": {"thought_signature": "c2lnbmVk"}}}
+    server.will(streams(calling(signed, call(1, "c3", "look", "{}")), finish="tool_calls"))
+    said = [
+        user("look"), Message("assistant", (ToolCall("c1", "look", {}),)), tool_result("c1", "look", "seen"),
+        Message("assistant", (await answer(model)).parts),
+        *(tool_result(id, "look", "seen") for id in ("c2", "c3")),
+    ]  # fmt: skip
+    excused = {"google": {"thought_signature": "skip_thought_signature_validator"}}
+    for first in (None, excused):
+        made = [c for m in await sent(server, model, *said) for c in m.get("tool_calls", ())]
+        assert [c.get("extra_content") for c in made] == [first, signed["extra_content"], None]
+        server.will(fails(400, "Function call is missing a thought_signature in functionCall parts."))
+        with pytest.raises(ModelError) as caught:
+            await outputs(model, *said)
+        assert caught.value.kind == ("rejected" if first else "unavailable")
+
+
 TEXT = {"type": "reasoning.text", "format": "anthropic-claude-v1", "index": 0}
 SUMMARY = {"type": "reasoning.summary", "format": "openai-responses-v1", "index": 0}
 SEALED = {"type": "reasoning.encrypted", "format": "google-gemini-v1", "index": 0}

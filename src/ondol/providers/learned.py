@@ -18,8 +18,9 @@ class Learned:
     wish to be told the tokens of a stream. ``alternate``: no two messages of the user one after the other, which a note
     of the runtime is, too. ``no_system``: no message of the system. ``no_images``: no images at all. ``no_reasoning``:
     no reasoning of earlier answers. ``all_reasoning``: no answer with calls that has none, which that of another model
-    has not. ``worded``: none without a text, which may be empty. ``spoiled``: not these images, and nothing of what was
-    signed in these parts of answers, by their digests.
+    has not. ``worded``: none without a text, which may be empty. ``excused``: no call without a signature of Google's,
+    which that of another model has not, or a word of excuse in its place. ``spoiled``: not these images, and nothing of
+    what was signed in these parts of answers, by their digests.
     """
 
     nine: bool = False
@@ -30,6 +31,7 @@ class Learned:
     no_reasoning: bool = False
     all_reasoning: bool = False
     worded: bool = False
+    excused: bool = False
     spoiled: set[str] = field(default_factory=set)
 
     def learns(self, error: Exception, images: set[str], signed: set[str]) -> bool:
@@ -62,6 +64,7 @@ _REFUSALS = {
         "no_reasoning": "^(?=.*messages).*(?:reasoning.{0,80}(?:unsupported|not supported|not permitted)"
         "|(?:unsupported|not permitted|extra_forbidden).{0,200}reasoning)",
         "worded": r"content.{0,40}(?:must be a string|should be a valid string|expected a string, got null)",
+        "excused": "missing an? .?thought.signature",
         "all_reasoning": "reasoning_content.{0,60}(?:missing|must be passed back)|missing .{0,3}reasoning_content",
     }.items()
 }

@@ -113,6 +113,8 @@ def to_wire(
             said = [given for part in parts if (given := _said(part, _own(part, origin, learned), system, ids))]
             if learned.all_reasoning and message.calls and not any(isinstance(p, wire.ThinkingPart) for p in said):
                 said.insert(0, wire.ThinkingPart(content=" ", id="reasoning_content", provider_name=system))
+            if learned.excused:
+                _excuse(said, system)
             if said:
                 sent.append(wire.ModelResponse(parts=said, provider_name=system))
         elif asked := _asked(message, attached, ids):
@@ -125,6 +127,16 @@ def to_wire(
     if learned.alternate or learned.no_system:
         return [_joined(m, learned.no_system) if isinstance(m, wire.ModelRequest) else m for m in sent]
     return sent
+
+
+def _excuse(said: Sequence[wire.ModelResponsePart], system: str) -> None:
+    """https://ai.google.dev/gemini-api/docs/thought-signatures: the first call of an answer has to be signed."""
+    from pydantic_ai import messages as wire
+
+    first = next((part for part in said if isinstance(part, wire.ToolCallPart)), None)
+    if first is not None and not first.provider_details:
+        word = {"thought_signature": "skip_thought_signature_validator"}
+        first.provider_details, first.provider_name = {"extra_content": {"google": word}}, system
 
 
 def _joined(request: wire.ModelRequest, with_system: bool) -> wire.ModelRequest:
