@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+
 UNKNOWN = "application/octet-stream"
 
 #: How the files begin that models read.
@@ -11,6 +13,14 @@ _BEGINNINGS = (
     (b"GIF87a", "image/gif"),
     (b"GIF89a", "image/gif"),
     (b"%PDF-", "application/pdf"),
+)
+
+#: How a text begins that says how it is written. The first of two that begin alike is the longer one.
+_MARKS = (
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
 )
 
 #: The same type under other names.
@@ -49,6 +59,16 @@ def is_text(media_type: str) -> bool:
     """Can the bytes be shown as text?"""
     top, _, sub = media_type.partition(";")[0].strip().lower().partition("/")
     return top == "text" or sub.endswith(("+json", "+xml")) or (top == "application" and sub in _TEXT_TYPES)
+
+
+def text_of(data: bytes) -> tuple[str, bool]:
+    """A text file as it reads, in UTF-8 where it does not say otherwise, and whether all of it could be read."""
+    written = next((encoding for mark, encoding in _MARKS if data.startswith(mark)), "utf-8-sig")
+    try:
+        text = data.decode(written)
+    except UnicodeDecodeError:
+        return data.decode(written, "replace"), False
+    return text, "\0" not in text
 
 
 def shown_name(given: str) -> str:

@@ -104,7 +104,8 @@ def streamed(wire: Wire, server: LoopbackServer, make: Callable[..., PydanticAIM
     return make(wire, server.host)
 
 
-BLOBS = {hashlib.sha256(data).hexdigest(): data for data in (PNG, PDF, "제목\n€".encode(), b"\0\1")}
+TEXTS = ("제목\n€".encode(), "제목\n€".encode("utf-16"), "제목\n€".encode("cp949"))
+BLOBS = {hashlib.sha256(data).hexdigest(): data for data in (PNG, PDF, *TEXTS, b"\0\1")}
 
 
 async def load(attachment: Attachment) -> bytes:
@@ -442,6 +443,18 @@ async def test_a_text_file_is_shown_as_its_text(server: LoopbackServer, wire: Wi
     assert wire.files(body) == []
     assert "notes.md" in shown(body)
     assert "제목\\n€" in shown(body)
+
+
+async def test_a_text_file_in_another_encoding_is_read_or_the_model_is_told(
+    server: LoopbackServer, wire: Wire, model: PydanticAIModel
+) -> None:
+    _, windows, korean = TEXTS
+    body = await sent(server, wire, model, user("", attached("notes.txt", "text/plain", windows)))
+    assert f"[attachment notes.txt, text/plain, {len(windows)} bytes]\\n제목\\n€" in shown(body)
+    body = await sent(server, wire, model, user("", attached("notes.txt", "text/plain", korean)))
+    assert f"[attachment notes.txt, text/plain, {len(korean)} bytes: not all of it reads as text in UTF-8]" in shown(
+        body
+    )
 
 
 async def test_a_sound_arrives_where_the_api_hears(server: LoopbackServer, wire: Wire, model: PydanticAIModel) -> None:

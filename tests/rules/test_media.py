@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ondol.media import UNKNOWN, is_text, media_type
+from ondol.media import UNKNOWN, is_text, media_type, text_of
 
 
 @pytest.mark.parametrize(
@@ -49,3 +49,19 @@ def test_what_reads_as_text() -> None:
     texts = ["text/csv", "text/html; charset=utf-8", "application/json", "application/ld+json", "image/svg+xml"]
     assert all(map(is_text, texts))
     assert not any(map(is_text, ["image/png", "application/pdf", UNKNOWN, "audio/x-text"]))
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+def test_a_text_file_reads_as_it_was_written(encoding: str) -> None:
+    assert text_of("Größe,€,설계\n".encode(encoding)) == ("Größe,€,설계\n", True)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+def test_a_text_file_reads_in_either_order_of_bytes(encoding: str) -> None:
+    assert text_of("\ufeff설계".encode(encoding)) == ("설계", True)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16-le"])
+def test_of_a_text_file_in_another_encoding_nobody_says_that_all_of_it_was_read(encoding: str) -> None:
+    assert text_of("Größe".encode(encoding))[1] is False
+    assert text_of("size".encode("utf-16-be"))[1] is False

@@ -88,7 +88,9 @@ def _shown(part: Attachment, attached: Mapping[str, bytes]) -> list[str | wire.B
     if (data := attached.get(part.digest)) is None:
         return [f"[{named}: it cannot be shown]"]
     if media.is_text(part.media_type):
-        return [f"[{named}]\n{data.decode('utf-8-sig', 'replace')}"]
+        text, whole = media.text_of(data)
+        unread = "" if whole else ": not all of it reads as text in UTF-8"
+        return [f"[{named}{unread}]\n{text}"]
     return [f"[{named}]", BinaryContent(data, media_type=part.media_type)]
 
 
