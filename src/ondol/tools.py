@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import functools
 import inspect
@@ -410,6 +411,11 @@ class Tool(Generic[P, R]):
                     f"tool {self.name!r}: parameter {parameter.name!r} has no name that a model could use: "
                     "make it an ordinary parameter"
                 )
+            if parameter.name == self._context_parameter and _is_plain(parameter.annotation):
+                raise InvalidInput(
+                    f"tool {self.name!r}: parameter {parameter.name!r} is the context: annotate it with Context, "
+                    "or call it otherwise"
+                )
             if parameter.name != self._context_parameter and _takes_context(self.function, parameter):
                 raise InvalidInput(
                     f"tool {self.name!r}: the context is the first parameter: write '{self.name}(ctx: Context, ...)'"
@@ -716,6 +722,14 @@ def _takes_context(function: Callable[..., Any], parameter: inspect.Parameter) -
         meant = getattr(inspect.unwrap(function), "__globals__", {}).get(name)
         annotation = Context if meant is None and name == Context.__name__ else meant
     return annotation is Context or typing.get_origin(annotation) is Context or parameter.name == "ctx"
+
+
+def _is_plain(annotation: Any) -> bool:
+    """Is it a type of values that a model gives, such as ``str`` or ``list[int]``?"""
+    if isinstance(annotation, str):
+        annotation = vars(builtins).get(annotation.split("[")[0])
+    kind = typing.get_origin(annotation) or annotation
+    return kind is not object and getattr(kind, "__module__", None) == "builtins"
 
 
 def _call(

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from datetime import date, timedelta
 from decimal import Decimal
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 import pytest
 from pydantic import BaseModel, Field
@@ -225,6 +225,32 @@ def test_a_context_that_is_not_the_first_parameter_is_refused():
     for function in (named, annotated):
         with pytest.raises(InvalidInput, match="the context is the first parameter: write '"):
             tool(function)
+
+
+def test_what_is_called_ctx_and_is_no_context_is_refused():
+    """The tool would be given the context where it wants a text, and the model could not give that."""
+
+    def a_text(ctx: str, n: int): ...
+
+    def texts(ctx: list[str]): ...
+
+    def written_out(ctx): ...
+
+    written_out.__annotations__["ctx"] = dict[str, int]
+    for function in (a_text, texts, written_out):
+        with pytest.raises(InvalidInput, match="'ctx' is the context: annotate it with Context, or call it otherwise"):
+            tool(function)
+
+    def anything(ctx: Any, n: int): ...
+
+    def of_its_own(ctx: HasMail, n: int): ...
+
+    for function in (anything, of_its_own):
+        assert [*tool(function).spec.parameters["properties"]] == ["n"]
+
+
+class HasMail(Protocol):
+    deps: object
 
 
 def test_a_class_of_its_own_that_is_called_context_is_an_argument_like_any_other():
