@@ -46,6 +46,13 @@ def anthropic_messages(model_name: str, *, timeout: float = SILENCE_SECONDS, str
                 beside.of_anthropic(data)
                 return super()._process_response_data(data=data, **how)
 
+        class Thinking(AnthropicModel):
+            def _map_thinking_part(self, message: Any, part: Any, blocks: Any, carried: Any) -> None:
+                if part.signature:
+                    super()._map_thinking_part(message, part, blocks, carried)
+                else:  # the library would make a text of it; it goes back only to who gave it so
+                    blocks.append({"type": "thinking", "thinking": part.content, "signature": ""})
+
         client = Client(
             api_key=access.key or NO_KEY,
             base_url=access.base_url,
@@ -62,7 +69,7 @@ def anthropic_messages(model_name: str, *, timeout: float = SILENCE_SECONDS, str
             # Without this pydantic-ai would have the request refused first, and then send it again.
             drop: Any = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
             settings["anthropic_thinking"] = drop
-        model = AnthropicModel(model_name, provider=provider, settings=settings)
+        model = Thinking(model_name, provider=provider, settings=settings)
         return model, client.close
 
     return PydanticAIModel(

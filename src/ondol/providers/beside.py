@@ -110,6 +110,9 @@ def of_anthropic(said: object) -> None:
                 message["usage"] = {"input_tokens": 0, "output_tokens": 0} | (counts(message.get("usage")) or {})
                 if not isinstance(message.get("model"), str):
                     message["model"] = ""
+                for block in message["content"] if isinstance(message.get("content"), list) else ():
+                    if isinstance(block, dict) and block.get("type") == "thinking":
+                        block.setdefault("signature", "")
 
 
 def of_google(said: object) -> None:

@@ -65,7 +65,8 @@ _REFUSALS = {
         "|(?:unsupported|not permitted|extra_forbidden).{0,200}reasoning)",
         "worded": r"content.{0,40}(?:must be a string|should be a valid string|expected a string, got null)",
         "excused": "missing an? .?thought.signature",
-        "all_reasoning": "reasoning_content.{0,60}(?:missing|must be passed back)|missing .{0,3}reasoning_content",
+        "all_reasoning": r"(?:reasoning_content|content\[\]\.thinking).{0,60}(?:missing|must be passed back)"
+        "|missing .{0,3}reasoning_content",
     }.items()
 }
 _OTHERWISE = {"no_reasoning": "all_reasoning", "all_reasoning": "no_reasoning"}  # another model behind the same address

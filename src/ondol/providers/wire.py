@@ -279,6 +279,8 @@ def from_wire(part: wire.ModelResponsePart, origin: Mapping[str, str]) -> Part |
         case wire.ThinkingPart(content=text, id=id):
             # "content" says that it stood between tags in the text, so there is no field to put it back in.
             private = None if id == "content" else _private(part, origin, part.signature)
+            if private is None and part.provider_name == "anthropic":  # servers with its API that do not sign
+                private = {**origin, "signature": ""}
             return Reasoning(_whole(text), private) if text or private else None
         case wire.ToolCallPart(args=args):
             # No text at all, or null, is how some servers send a call without arguments.
