@@ -393,7 +393,8 @@ def at_once(kind: Any) -> Any:
     if all(map(operator.is_, changed, inside)):
         return kind
     generic: Any = Union if origin is types.UnionType else Annotated if origin is Annotated else origin
-    return generic[changed if len(changed) > 1 else changed[0]]
+    first, *more = changed
+    return generic[changed if more else first]
 
 
 def with_whole_numbers(value: Any) -> Any:

@@ -39,7 +39,7 @@ def anthropic_messages(model_name: str, *, timeout: float = SILENCE_SECONDS, str
                 return sse.of_answer(super().aiter_bytes, iterator, {"message_stop"})
 
         class Client(AsyncAnthropic):
-            def _make_sse_decoder(self) -> SSEDecoder:
+            def _make_sse_decoder(self, *asked: Any, **how: Any) -> SSEDecoder:  # of what, differs by version
                 return Decoder()
 
             def _process_response_data(self, *, data: object, **how: Any) -> Any:

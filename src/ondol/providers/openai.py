@@ -249,7 +249,7 @@ def _client(access: Access, timeout: float) -> AsyncOpenAI:
             return event if event is not None and event.data else None  # without any it only keeps the line open
 
     class Client(AsyncOpenAI):
-        def _make_sse_decoder(self) -> SSEDecoder:
+        def _make_sse_decoder(self, *asked: Any, **how: Any) -> SSEDecoder:  # of what, differs by version
             return Decoder()
 
         def _process_response_data(self, *, data: object, response: Any, **how: Any) -> Any:
