@@ -116,18 +116,19 @@ class Embedding:
             if len(texts) == 1:
                 raise
         made: list[bytes | None] = []
+        refused: list[Exception] = []
         for text in texts:
             try:
                 made += await self._asked([text])
             except TimeoutError:
                 raise
             except Exception as error:  # of this text, if it takes another one
-                failed = error
+                refused.append(error)
                 made.append(None)
-        if not any(made):
-            raise failed
-        if None in made:
-            _warn(f"{made.count(None)} of {len(made)} texts are searched by their words alone", failed)
+        if len(refused) == len(texts):
+            raise refused[-1]
+        if refused:
+            _warn(f"{len(refused)} of {len(texts)} texts are searched by their words alone", refused[-1])
         return made
 
     async def _asked(self, texts: Sequence[str]) -> list[bytes]:

@@ -47,11 +47,13 @@ def anthropic_messages(model_name: str, *, timeout: float = SILENCE_SECONDS, str
                 return super()._process_response_data(data=data, **how)
 
         class Thinking(AnthropicModel):
-            def _map_thinking_part(self, message: Any, part: Any, blocks: Any, carried: Any) -> None:
+            def _map_thinking_part(
+                self, message: Any, part: Any, assistant_content_params: Any, carried_thinking_params: Any
+            ) -> None:
                 if part.signature:
-                    super()._map_thinking_part(message, part, blocks, carried)
+                    super()._map_thinking_part(message, part, assistant_content_params, carried_thinking_params)
                 else:  # the library would make a text of it; it goes back only to who gave it so
-                    blocks.append({"type": "thinking", "thinking": part.content, "signature": ""})
+                    assistant_content_params.append({"type": "thinking", "thinking": part.content, "signature": ""})
 
         client = Client(
             api_key=access.key or NO_KEY,
