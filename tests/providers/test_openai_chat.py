@@ -1012,6 +1012,36 @@ async def test_the_wait_that_the_provider_asks_for_is_told(
     assert (await failure(model)).retry_after == seconds
 
 
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [
+        ("Rate limit reached for gpt-5.2 on tokens per min (TPM). Please try again in 11.054s. Visit", 11.054),
+        ("Please try again in 6m0s.", 360.0),
+        ("Please try again in 328ms.", 0.328),
+        ("Please retry after 32 seconds. To increase your limit", 32.0),
+        ("You exceeded your current quota. Please retry in 34.07s.", 34.07),
+        ("Please try again in a while", None),
+        ("Please try again later. 3 of 5", None),
+    ],
+)
+@pytest.mark.parametrize("in_stream", [False, True])
+async def test_the_wait_may_be_asked_for_in_words(
+    server: LoopbackServer, model: PydanticAIModel, said: str, seconds: float | None, in_stream: bool
+) -> None:
+    """As within a stream, where there is no header for it."""
+    body = {"error": {"message": said, "code": "rate_limit_exceeded"}}
+
+    async def tells(exchange: Exchange) -> None:
+        await exchange.open_stream()
+        await exchange.send_event(json.dumps(body))
+        await close_stream(exchange)
+
+    server.will(tells if in_stream else answers_with(429, body))
+    error = await failure(model)
+    assert error.kind == "rate_limited"
+    assert error.retry_after == (seconds if seconds is None else pytest.approx(seconds))
+
+
 async def test_the_wait_may_be_a_date(server: LoopbackServer, model: PydanticAIModel) -> None:
     server.will(rate_limited(retry_after=format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)))
     wait = (await failure(model)).retry_after

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,11 @@ _FILTER_SAID = (
     "content filtering policy", "content management policy", "content exists risk", "inappropriate content",
     "considered high risk", "violates usage guidelines",
 )  # fmt: skip
+#: A wait that is asked for in words only, as within a stream: "Please try again in 1m2.5s", "retry after 32 seconds".
+_WAIT = re.compile(r"(?:try again|retry) (?:in|after) ((?:\d+(?:\.\d+)? ?[a-z]+ ?)+)")
+_WAIT_PART = re.compile(r"(\d+(?:\.\d+)?) ?([a-z]+)")
+_UNITS = {"ms": 0.001, "milliseconds": 0.001, "s": 1, "second": 1, "seconds": 1, "m": 60, "minute": 60, "minutes": 60,
+          "h": 3600, "hour": 3600, "hours": 3600}  # fmt: skip
 _NEXT_MOVE: dict[ModelErrorKind, str] = {
     "auth": ": check the API key and what it may use",
     "quota": ": add credit or raise the limit of the account",
@@ -182,10 +188,17 @@ def _retry_after(error: ModelAPIError) -> float | None:
         return error.retry_after
     # pydantic-ai reads milliseconds, whole seconds and dates; servers also send fractions of a second.
     headers: dict[str, str] = getattr(error, "headers", None) or {}
-    try:
-        return float(headers.get("retry-after", ""))
-    except ValueError:
+    with suppress(ValueError):
+        return float(headers["retry-after"]) if "retry-after" in headers else _in_words(error.message)
+    return None
+
+
+def _in_words(said: str) -> float | None:
+    if not (asked := _WAIT.search(said.lower())):
         return None
+    parts = [(float(n), _UNITS.get(unit)) for n, unit in _WAIT_PART.findall(asked[1])]
+    known = [n * seconds for n, seconds in parts if seconds is not None]
+    return sum(known) if known else None
 
 
 def _root(error: BaseException) -> str:
