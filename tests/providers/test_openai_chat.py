@@ -192,6 +192,17 @@ async def test_any_other_finish_reason_is_told_as_it_is(
     assert cut_off.parts == (Text("half an"), ToolCall("c1", "pay", '{"amount": 1'))
 
 
+@pytest.mark.parametrize("finish", ["STOP", "eos", "eos_token", "end_turn", "stop_sequence", "tool_use"])
+async def test_an_end_in_other_words_is_nothing_unusual(
+    server: LoopbackServer, model: PydanticAIModel, finish: str
+) -> None:
+    """As Together, TGI and gateways say it."""
+    server.will(
+        streams({"content": "done"}, finish=finish), streams(calling(call(0, "c1", "pay", "{}")), finish=finish)
+    )
+    assert [(await answer(model)).stop for _ in range(2)] == ["stop", "tool_calls"]
+
+
 @pytest.mark.parametrize(
     ("finish", "stop"),
     [

@@ -25,7 +25,8 @@ if TYPE_CHECKING:  # pydantic-ai takes about a second to import, and is an extra
     from pydantic_ai.usage import RequestUsage
 
 #: What servers call an end for which the API has another word. ``error``: it is none.
-_IN_OTHER_WORDS: dict[str, Literal["error", "length", "content_filter"]] = {
+_IN_OTHER_WORDS: dict[str, Literal["stop", "error", "length", "content_filter"]] = {
+    "stop": "stop", "eos": "stop", "eos_token": "stop", "end_turn": "stop", "stop_sequence": "stop", "tool_use": "stop",
     "abort": "error", "aborted": "error", "cancelled": "error", "canceled": "error", "error": "error",
     "failed": "error", "insufficient_system_resource": "error", "network_error": "error",
     "function_call_filter": "error", "malformed_function_call": "error", "unexpected_tool_call": "error",
