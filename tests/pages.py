@@ -7,9 +7,11 @@ shows no output must end well. What needs a network or a key stands below ``<!--
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -81,11 +83,17 @@ def run(
     ends = f"__code=$?; printf '\\n{END} %s\\n' $__code; (exit $__code)"
     script = cwd / name
     script.write_text("exec 2>&1\n" + "".join(f"{command}\n{ends}\n" for command in commands))
-    shell = subprocess.run(
+    shell = subprocess.Popen(
         ["bash", script.name], cwd=cwd, env=environment(programs), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        text=True, timeout=timeout, check=False,
+        text=True, start_new_session=True,
     )  # fmt: skip
-    said = re.split(rf"^{END} (\d+)$", shell.stdout, flags=re.M)
+    try:
+        shown, _ = shell.communicate(timeout=timeout)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(shell.pid, signal.SIGKILL)  # what it began and did not wait for, or what hangs
+        shell.communicate()
+    said = re.split(rf"^{END} (\d+)$", shown, flags=re.M)
     ended = zip(said[:-1:2], said[1::2], strict=True)
     return [(_KILLED.sub("Killed", out.strip("\n")), int(code)) for out, code in ended]
 
