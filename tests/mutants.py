@@ -3965,6 +3965,53 @@ MUTANTS = (
         "pass",
         ("tests/promise/test_queue.py::test_a_run_whose_agent_no_process_has_waits_visibly_and_holds_its_place",),
     ),
+    Mutant(
+        "hooks: what an async function gave a plain one is awaited",
+        "attempts.py",
+        'if ending == "done" and is_awaitable(given := asking.ended(cancelled)):',
+        "if False and is_awaitable(given := asking.ended(cancelled)):",
+        (
+            "tests/promise/test_effects.py::test_a_check_may_be_a_plain_function_that_hands_on_what_an_async_one_gives",
+            "tests/promise/test_toolsets.py::test_a_toolset_may_be_a_plain_function_that_hands_on_what_an_async_one_gives",
+        ),
+    ),
+    Mutant(
+        "hooks: a check that waits for a run behind its own is one of that run",
+        "attempts.py",
+        "_CALLING.set((run, weakref.ref(task)) if task else None)\n    return await asks()",
+        "return await asks()",
+        (
+            "tests/promise/test_queue.py::test_a_check_and_a_toolset_that_wait_for_a_run_behind_their_own_are_told_at_once",
+        ),
+    ),
+    Mutant(
+        "outbox: a plain function that was told is not told again",
+        "deliveries.py",
+        "    if is_awaitable(heard):  # else it was told by then\n        await heard",
+        "    await heard",
+        ("tests/promise/test_outbox.py::test_a_plain_function_that_was_told_is_not_told_again",),
+    ),
+    Mutant(
+        "tools: the items of an Iterable are looked at before the call",
+        "tools.py",
+        "{name: schemas.at_once(hint) for name, hint in hints.items()}",
+        "hints",
+        ("tests/rules/test_tools.py::test_the_items_of_an_iterable_are_looked_at_before_anything_is_called",),
+    ),
+    Mutant(
+        "search: a text that the embedder does not take is in the way of no other",
+        "embedding.py",
+        "            if len(texts) == 1:\n                raise\n",
+        "            raise\n",
+        ("tests/promise/test_vectors.py::test_a_text_that_the_embedder_does_not_take_keeps_no_other_from_its_vector",),
+    ),
+    Mutant(
+        "steps: what a model computes keeps it from no type",
+        "tools.py",
+        'for extra in (None, "ignore"):',
+        "for extra in (None,):",
+        ("tests/promise/test_steps.py::test_a_recorded_result_comes_back_as_the_type_that_the_tool_returns",),
+    ),
 )
 
 

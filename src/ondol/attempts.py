@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import weakref
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from ondol import effects, values
 from ondol.cancellation import CancelToken, InFlight
@@ -22,6 +22,7 @@ from ondol.secret import redact
 from ondol.tools import Context, Tool, is_awaitable
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +82,38 @@ def begun_by() -> str | None:
     return None if call is None else call[0]
 
 
-async def waited_for(run: str, asks: Callable[[], Awaitable[T]]) -> T:
-    """What other code of the user's gives that the run waits for, as it does for its tools."""
+async def asked_of(
+    run: str, ask: Callable[[], Any], answered: Callable[[Awaitable[Any]], Coroutine[Any, Any, T]], *,
+    thread: str | None, clock: Clock, seconds: float, token: CancelToken, cancelled: U,
+) -> T | U | Literal["cancelled", "timeout"]:  # fmt: skip
+    """What other code of the user's gives that the run waits for, as it does for its tools: ``ask`` in a thread of that
+    name, where it may block, or else in a task; and ``answered`` of what it gives, where that has to be awaited.
+
+    Neither raises. ``cancelled`` counts where it was cancelled by something of its own.
+    """
+    asking: InFlight[Any] = (
+        InFlight.of_coroutine(_waited_for(run, lambda: _given(ask, answered))) if thread is None
+        else InFlight.of_function(ask, thread)
+    )  # fmt: skip
+    try:
+        ending = await asking.wait(clock, seconds, token)
+        if ending == "done" and is_awaitable(given := asking.ended(cancelled)):  # what an ``async`` function gave it
+            asking = InFlight.of_coroutine(_waited_for(run, lambda: answered(given)))
+            ending = await asking.wait(clock, seconds, token)
+        return asking.ended(cancelled) if ending == "done" else ending
+    finally:
+        asking.leave()
+
+
+async def _waited_for(run: str, asks: Callable[[], Awaitable[T]]) -> T:
     task = asyncio.current_task()
     _CALLING.set((run, weakref.ref(task)) if task else None)
     return await asks()
+
+
+async def _given(ask: Callable[[], Any], answered: Callable[[Awaitable[Any]], Awaitable[Any]]) -> Any:
+    given = ask()
+    return await answered(given) if is_awaitable(given) else given
 
 
 def returned(result: Any) -> Returned:

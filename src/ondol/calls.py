@@ -44,11 +44,10 @@ from ondol.attempts import (
     Stopped,
     TimedOut,
     Unwound,
+    asked_of,
     dispatch,
     returned,
-    waited_for,
 )
-from ondol.cancellation import InFlight
 from ondol.clock import from_micros, to_micros
 from ondol.errors import CancelRequested, ClaimLost, InvalidInput, NotDone, SignalsUnread, StoreError
 from ondol.logs import about
@@ -58,17 +57,7 @@ from ondol.recalling import CallMemory
 from ondol.searching import find
 from ondol.secret import logger, redact
 from ondol.threads import in_thread
-from ondol.tools import (
-    Cancelled,
-    CannotTell,
-    Context,
-    Happened,
-    NotHappened,
-    SessionState,
-    Steps,
-    Tool,
-    is_awaitable,
-)
+from ondol.tools import Cancelled, CannotTell, Context, Happened, NotHappened, SessionState, Steps, Tool
 from ondol.toolsets import Toolset
 from ondol.transactions import Outcome
 
@@ -341,21 +330,17 @@ class Calls:
             parsed = self._parse(effect, tool)
         except InvalidInput as error:
             return effects.OutcomeUnknown(str(error))
-        if tool.check_is_async:
-            looking = InFlight.of_coroutine(waited_for(self.row.id, lambda: tool.check_awaited(ctx, parsed)))
-        else:
-            looking = InFlight.of_function(lambda: tool.check_called(ctx, parsed), f"ondol-check-{tool.name}")
-        none = CannotTell("check was cancelled by something of its own")
-        try:
-            ending = await looking.wait(self.drive.clock, tool.timeout.total_seconds(), self.drive.token)
-            if ending == "done" and is_awaitable(answer := looking.ended(none)):  # it handed on what an async one gave
-                looking = InFlight.of_coroutine(waited_for(self.row.id, lambda: tool.check_answered(answer)))
-                ending = await looking.wait(self.drive.clock, tool.timeout.total_seconds(), self.drive.token)
-        finally:
-            looking.leave()
-        if ending != "done":
-            return None if ending == "cancelled" else effects.OutcomeUnknown("check did not answer in time")
-        match looking.ended(none):
+        answer = await asked_of(
+            self.row.id, lambda: tool.check_called(ctx, parsed), tool.check_answered,
+            thread=None if tool.check_is_async else f"ondol-check-{tool.name}", clock=self.drive.clock,
+            seconds=tool.timeout.total_seconds(), token=self.drive.token,
+            cancelled=CannotTell("check was cancelled by something of its own"),
+        )  # fmt: skip
+        match answer:
+            case "cancelled":
+                return None
+            case "timeout":
+                return effects.OutcomeUnknown("check did not answer in time")
             case Happened(result=result):
                 await self._succeeded(effect, ctx, returned(result), "check")
                 return None

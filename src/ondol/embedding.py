@@ -112,7 +112,7 @@ class Embedding:
             return [*await self._asked(texts)]
         except TimeoutError:
             raise
-        except Exception:
+        except Exception:  # of one of them, it may be: each is asked about by itself
             if len(texts) == 1:
                 raise
         made: list[bytes | None] = []

@@ -34,9 +34,9 @@ from ondol import (
     values,
 )
 from ondol.agent import Agent
-from ondol.attempts import waited_for
+from ondol.attempts import asked_of
 from ondol.calls import Calls
-from ondol.cancellation import CancelToken, InFlight, sleep_or_cancel
+from ondol.cancellation import CancelToken, sleep_or_cancel
 from ondol.clock import Clock, micros
 from ondol.conversation import Conversation
 from ondol.embedding import Embedding
@@ -65,7 +65,7 @@ from ondol.records import RunRow
 from ondol.secret import logger, redact
 from ondol.store import Store
 from ondol.streams import Streams
-from ondol.tools import Tool, is_awaitable
+from ondol.tools import Tool
 from ondol.toolsets import Toolset
 from ondol.transactions import Claim, Claimed, Ended, Tx
 
@@ -311,17 +311,13 @@ class Drive:
 
     async def _found_by(self, source: Toolset) -> Sequence[Tool[..., Any]]:
         ctx = self.calls.context(source, -1)
-        if source.is_async:
-            asking = InFlight.of_coroutine(waited_for(self.row.id, lambda: source.awaited(ctx)))
-        else:
-            asking = InFlight.of_function(functools.partial(source.called, ctx), f"ondol-toolset-{source.name}")
-        cancelled = asyncio.CancelledError("by itself")
-        ending = await asking.wait(self.clock, source.timeout.total_seconds(), self.pause)
-        if ending == "done" and is_awaitable(answer := asking.ended(cancelled)):  # it handed on what an async one gave
-            asking = InFlight.of_coroutine(waited_for(self.row.id, lambda: source.answered(answer)))
-            ending = await asking.wait(self.clock, source.timeout.total_seconds(), self.pause)
-        found = asking.ended(cancelled) if ending == "done" else TimeoutError("it did not answer in time")
-        asking.leave()
+        found = await asked_of(
+            self.row.id, functools.partial(source.called, ctx), source.answered,
+            thread=None if source.is_async else f"ondol-toolset-{source.name}", clock=self.clock,
+            seconds=source.timeout.total_seconds(), token=self.pause, cancelled=asyncio.CancelledError("by itself"),
+        )  # fmt: skip
+        if isinstance(found, str):
+            found = TimeoutError("it did not answer in time")
         if not isinstance(found, BaseException):
             return found
         log.warning("run %s: toolset %s: %s", self.row.id, source.name, values.error_text(found))

@@ -215,11 +215,11 @@ def _a(name: str) -> str:
 
 def _matches(pattern: str, value: str) -> bool:
     """By the rules of the type, whose patterns are not Python's: there, $ matches before a last line break, too."""
-    from pydantic import StringConstraints, TypeAdapter, ValidationError  # slow to import
+    from pydantic import ValidationError  # slow to import
     from pydantic_core import SchemaError
 
     try:
-        TypeAdapter(Annotated[str, StringConstraints(pattern=pattern)]).validate_python(value)
+        _of_pattern(pattern).validate_python(value)
     except ValidationError:
         return False
     except SchemaError:  # one that looks around itself, say: the type asks for Python's rules
@@ -228,16 +228,29 @@ def _matches(pattern: str, value: str) -> bool:
     return True
 
 
-def _is_one(value: str, name: str) -> bool:
-    import pydantic  # slow to import
+@functools.lru_cache(maxsize=128)
+def _of_pattern(pattern: str) -> Any:
+    from pydantic import StringConstraints, TypeAdapter
 
-    type_ = _FORMATS[name][0]
-    adapter = pydantic.TypeAdapter(getattr(pydantic, type_, str) if isinstance(type_, str) else type_)
+    return TypeAdapter(Annotated[str, StringConstraints(pattern=pattern)])
+
+
+def _is_one(value: str, name: str) -> bool:
+    from pydantic import ValidationError
+
     try:
-        adapter.validate_json(json.dumps(value), strict=True)
-    except pydantic.ValidationError:
+        _of_format(name).validate_json(json.dumps(value), strict=True)
+    except ValidationError:
         return False
     return True
+
+
+@functools.cache
+def _of_format(name: str) -> Any:
+    import pydantic
+
+    type_ = _FORMATS[name][0]
+    return pydantic.TypeAdapter(getattr(pydantic, type_, str) if isinstance(type_, str) else type_)
 
 
 #: What a text stands for, by a type or the name of one of pydantic's, and an example.

@@ -575,14 +575,9 @@ class Tool(Generic[P, R]):
     def check_is_async(self) -> bool:
         return self.check is not None and is_awaited(self.check)
 
-    async def check_awaited(self, context: Context[Any], arguments: Mapping[str, Any]) -> CheckAnswer:
-        """What the operator's ``check`` knows about an attempt whose outcome was lost. It never raises."""
-        answer = self.check_called(context, arguments)
-        return await self.check_answered(answer) if is_awaitable(answer) else answer
-
     def check_called(self, context: Context[Any], arguments: Mapping[str, Any]) -> Any:
-        """The same for a ``check`` that is not async; it may block. What it hands on of an ``async`` one is for
-        ``check_answered``."""
+        """What the operator's ``check`` knows about an attempt whose outcome was lost, or what is to be awaited for
+        that with ``check_answered``. Neither raises."""
         try:
             answer = self._call_check(context, arguments)
             return answer if is_awaitable(answer) else _checked(answer)

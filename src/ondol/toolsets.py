@@ -37,14 +37,9 @@ class Toolset:
     def __repr__(self) -> str:
         return f"Toolset({self.name!r})"
 
-    async def awaited(self, ctx: Context[Any]) -> Found:
-        """What it found, or what it raised: an exit-type exception must not leave the task."""
-        found = self.called(ctx)
-        return await self.answered(found) if is_awaitable(found) else found
-
     def called(self, ctx: Context[Any]) -> Any:
-        """The same for a function that is not async; it may block. What it hands on of an ``async`` one is for
-        ``answered``."""
+        """What it found, or what it raised, or what is to be awaited for that with ``answered``: an exit-type exception
+        must not leave the task."""
         try:
             found = self.function(ctx)
             return found if is_awaitable(found) else self._checked(found)

@@ -216,22 +216,27 @@ async def test_what_is_no_answer_ends_the_run_with_what_is_wrong_and_the_session
     assert sent == []
 
 
+class Failing:
+    """Begins to answer, and raises this, each time that it is asked."""
+
+    name = "odd"
+
+    def __init__(self, error: BaseException | type[BaseException]) -> None:
+        self.error, self.asked = error, 0
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Any]:
+        self.asked += 1
+        yield Delta("well")
+        raise self.error
+
+
 @pytest.mark.parametrize("raised", [GeneratorExit, SystemExit, KeyboardInterrupt, StopAsyncIteration])
 async def test_a_model_that_raises_what_ends_a_program_ends_its_run(
     tmp_path: Path, raised: type[BaseException]
 ) -> None:
     """Each time that it is asked: one that is asked again must not be healed by that."""
 
-    class Odd:
-        name = "odd"
-        asked = 0
-
-        async def stream(self, request: ModelRequest) -> AsyncIterator[Any]:
-            self.asked += 1
-            yield Delta("well")
-            raise raised
-
-    agent = Agent("a", model=(odd := Odd()))
+    agent = Agent("a", model=(odd := Failing(raised)))
     async with Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[agent]) as rt:
         with pytest.raises(RunFailed, match="the model raised"):
             await rt.run(agent, "go", session="s")
@@ -538,16 +543,7 @@ async def test_an_error_of_a_model_ends_its_run_whatever_is_wrong_with_it(
 ) -> None:
     """No process dies of it, and the run is not parked for that."""
 
-    class Odd:
-        name = "odd"
-        asked = 0
-
-        async def stream(self, request: ModelRequest) -> AsyncIterator[Any]:
-            self.asked += 1
-            yield Delta("well")
-            raise error
-
-    clock, agent = WatchedClock(), Agent("a", model=(odd := Odd()))
+    clock, agent = WatchedClock(), Agent("a", model=(odd := Failing(error)))
     async with Runtime(f"sqlite:///{tmp_path}/ondol.db", agents=[agent], clock=clock) as rt:
         run = await rt.start(agent, "go")
         await rests(clock, run)

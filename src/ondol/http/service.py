@@ -414,8 +414,8 @@ class Service:
                 await self._session(caller, session)
             else:
                 return await self._own_effects(caller, state, after, limit)
-        if after is not None and caller.user is not None:
-            await self._run(caller, ids.effect_place(after)[0])
+            if after is not None:
+                await self._run(caller, ids.effect_place(after)[0])
         rows = await self.rt.effects(
             run=run, session=session, state=state, after=after, limit=limit + 1, tenant=caller.tenant
         )
