@@ -22,14 +22,14 @@ async def ledger(downstream: Downstream | WorldInside, world: World) -> list[Eff
     return [line for line in await downstream.effects() if line.arguments["case"] == world.case]
 
 
-async def dies_again(db: str, world: World, name: str, k: int, when: When) -> bool:
-    """Take it up in a process that dies at its own ``k``-th write; returns whether it made as many."""
+async def dies_again(db: str, world: World, name: str, k: int, when: When) -> None:
+    """Take it up in a process that dies at its own ``k``-th write. Fails if it does not make as many."""
     scenario, death = NAMED[name], Death()
     plan, clock = FaultPlan().at_write(k, when, death), ManualClock(datetime.now(UTC) + LATER)
     async with Life(db, scenario.agent(world), plan=plan, death=death, clock=clock, deps=world) as life:
         if not life.is_dead:
             await life.lives_or_dies(take_up(life.rt, world, scenario))
-    return life.is_dead
+    assert life.is_dead, f"it did not die at write {k} of {plan.writes}, but passed {plan.passed}"
 
 
 def nothing_is_left(db: str, tasks: set[asyncio.Task[Any]]) -> None:
