@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import os
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 from chromium import CHROMIUM
+from crash.counting import counted_once
 from in_memory import FOLDER
 from pages import OUTSIDE, TRUSTED
 from postgres import FAST, Server
@@ -38,6 +40,13 @@ _SYSTEMD = shutil.which("systemd-analyze")
 collect_ignore = ([] if CHROMIUM else [_IN_A_BROWSER]) + ([] if _SYSTEMD else [_BY_SYSTEMD])
 
 TOO_LONG = 60.0  # seconds; a test that waits for what never comes says so instead of standing still
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        once = contextlib.ExitStack()
+        once.enter_context(counted_once())
+        config.add_cleanup(once.close)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
