@@ -3773,8 +3773,8 @@ MUTANTS = (
     Mutant(
         "replay: the state that a write by hand replaced is kept",
         "transactions/sessions.py",
-        '[replaced_row(tenant, session, "state")] if state is not None',
-        "[] if state is not None",
+        "    if state is not None and found is not None and alive:",
+        "    if False:",
         ("tests/promise/test_replay.py::test_what_was_written_by_hand_since_is_not_in_a_replay_in_a_new_session",),
     ),
     Mutant(
@@ -3801,9 +3801,9 @@ MUTANTS = (
     Mutant(
         "replay: the state of then is the first that was replaced since",
         "transactions/replaying.py",
-        "min(replaced, key=lambda row: row[-1])",
-        "replaced[0]",
-        ("tests/promise/test_replay.py::test_what_was_written_by_hand_since_is_not_in_a_replay_in_a_new_session",),
+        "if not by_hand or row[-1] < by_hand[0][-1]",
+        "if True",
+        ("tests/promise/test_fork.py::test_a_commit_keeps_what_it_changed_of_the_session_state_and_not_all_of_it",),
     ),
     Mutant(
         "fork: of a run that went on behind others, with what there was before them",
@@ -3902,9 +3902,30 @@ MUTANTS = (
     Mutant(
         "a damaged state that is replaced by hand is not kept",
         "transactions/sessions.py",
-        "and found and _is_whole(found) else",
-        "and found else",
+        "known=_is_whole(found)",
+        "known=True",
         ("tests/stores/test_sqlite_damage.py::test_a_damaged_state_can_be_replaced_by_hand",),
+    ),
+    Mutant(
+        "fork: no state of before one that was mended by hand is made up",
+        "transactions/replaying.py",
+        "        if body is None:\n            raise StoreCorrupt",
+        "        if body is None:\n            continue\n            raise StoreCorrupt",
+        ("tests/stores/test_sqlite_damage.py::test_a_damaged_state_can_be_replaced_by_hand",),
+    ),
+    Mutant(
+        "fork: what runs changed of the state is taken back from the last on",
+        "transactions/replaying.py",
+        "for patch in reversed(undone):",
+        "for patch in undone:",
+        ("tests/promise/test_fork.py::test_a_commit_keeps_what_it_changed_of_the_session_state_and_not_all_of_it",),
+    ),
+    Mutant(
+        "fork: a key of the state that came later is not there",
+        "values.py",
+        "{k: before.get(k, GONE) for k in patch}",
+        "{k: before[k] for k in patch if k in before}",
+        ("tests/promise/test_fork.py::test_a_commit_keeps_what_it_changed_of_the_session_state_and_not_all_of_it",),
     ),
     Mutant(
         "context: the hash of a request covers what it leaves out",

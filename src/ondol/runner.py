@@ -697,7 +697,7 @@ class Drive:
         if self.state.stop:  # whoever reads a text that was cut off has to know
             reply["stop"] = self.state.stop
         patch = self.state.patch()
-        state = values.dumps(values.patched(values.loads(self.claimed.session.state), patch)) if patch else None
+        state = transactions.StateChange.by_patch(self.claimed.session.state, patch) if patch else None
         n_messages = self.state.next_message
         last = limits.reached(self.state, self.bounds, self.now()) is not None
         try:

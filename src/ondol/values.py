@@ -128,6 +128,12 @@ def patched(encoded: dict[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]
     return {k: v for k, v in after.items() if v != GONE} if GONE in patch.values() else after
 
 
+def undoing(encoded: dict[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """The patch that takes this one back, once it is laid over the mapping."""
+    before = as_object(encoded)
+    return {k: before.get(k, GONE) for k in patch}
+
+
 def _encode_key(key: Any, lost: list[str] | None) -> str:
     written = encode(key, lost)
     return written if type(written) is str and not written.startswith(TAG) else f"{TAG}:{dumps(written)}"

@@ -6,6 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import behind
 import pytest
 from kit import results
 
@@ -298,6 +299,42 @@ async def test_what_was_written_by_hand_since_is_not_in_a_fork(house: House, end
         session = await life.rt.get_session(fork.session)
         assert session.state == {"of": "then", "who": ["kim"]}
         assert [pin.text for pin in session.pins] == ["of then", "kim is in"]
+
+
+@pytest.mark.both_stores
+async def test_a_commit_keeps_what_it_changed_of_the_session_state_and_not_all_of_it(house: House) -> None:
+    """C23: else each turn would cost as much as all that the session holds."""
+
+    @tool
+    async def edit(ctx: Context[House], sets: dict[str, Any], drops: list[str]) -> str:
+        ctx.deps.happened(ctx.idempotency_key, "edit", sets=sets, drops=drops)
+        ctx.state.update(sets)
+        for key in drops:
+            del ctx.state[key]
+        return "edited"
+
+    changes: list[tuple[dict[str, Any], list[str]]] = [
+        ({"book": "word " * 500, "n": 1}, []), ({"n": 2, "of": {"a": 1}}, []), ({"n": 3}, ["of"]),
+        ({"book": "again"}, ["n"]), ({"of": {"b": [1]}, "n": 5}, []),
+    ]  # fmt: skip
+    runs, states = list[Run](), [dict[str, Any]()]
+    async with house.life(house.agent(tools=[edit])) as life:
+        for turn, (sets, drops) in enumerate(changes):
+            if turn == 3:
+                states[-1] |= {"by": "hand", "book": "of hand"}
+                await life.rt.write_session("s", state=states[-1])  # the runs before it are undone from the one of then
+                house.explicit["s"] = 1
+            asked = call("edit", sets=sets, drops=drops)
+            runs.append(await ends(life, house, [asked], "done", said=f"go {turn}", operation_id=f"{turn}"))
+            states.append(dict((await life.rt.get_session("s")).state))
+        assert "of" not in states[3]
+        kept = behind.execute(house.db, "SELECT state_before FROM runs WHERE state_before IS NOT NULL ORDER BY place")
+        assert all(len(row[0]) < 100 for row in kept), kept
+        assert len(kept) == len(runs)
+        for turn, (run, before) in enumerate(zip(runs, states, strict=False)):
+            house.answers(f"go {turn}", "done")
+            fork = await forked(life, run, 1)
+            assert (await life.rt.get_session(fork.session)).state == before
 
 
 @pytest.mark.both_stores

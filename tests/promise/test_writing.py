@@ -393,7 +393,8 @@ async def test_of_a_session_that_was_deleted_a_tombstone_stays_and_whoever_begin
     await store.write(transactions.accept, new("1", user_id="kim", zone="Asia/Seoul", metadata="{}"), 1)
     mine = await claimed(store, "r_1")
     assert mine is not None
-    await store.write(transactions.commit, mine.claim, mine.session, 2, {"text": "yes"}, 2, '{"a":1}', (), 0, True)
+    state = transactions.StateChange.by_patch(mine.session.state, {"a": 1})
+    await store.write(transactions.commit, mine.claim, mine.session, 2, {"text": "yes"}, 2, state, (), 0, True)
     failed = await held(store, "r_2")
     await store.write(ended, failed)
     gone = {"expected_revision": None, "with_unknown": True, "by": "kim", "door": "python"}
@@ -461,17 +462,18 @@ async def test_b17_all_that_is_kept_of_a_session_has_a_checksum(store: Store) ->
         (rows,) = yield [("session.state_before", {"tenant": "default", "session": "s", "until": until})]
         return rows
 
-    for name, state in (("1", '{"n":1}'), ("2", '{"n":2}')):
+    for name, n in (("1", 1), ("2", 2)):
         await store.write(transactions.accept, new(name), 1)
         mine = await claimed(store, f"r_{name}")
         assert mine is not None
         kept: dict[str, Any] = {"seen": transactions.Seen("{}", less=True), "pins": "[]"}
+        state = transactions.StateChange.by_patch(mine.session.state, {"n": n})
         await store.write(transactions.commit, mine.claim, mine.session, 2, {}, 2, state, (), 0, True, **kept)
     row = await store.read(queries.get_session, "default", "s")
     assert (row.checked_state(), row.checked_seen(), row.checked_pins()) == ('{"n":2}', {}, "[]")
     assert None not in (row.state_sum, row.seen_sum, row.pins_sum)
     ((before, total, _),) = await store.read(state_before, 2)
-    assert before == '{"n":1}'
+    assert before == '[{"n":1}]'
     assert total is not None
 
 

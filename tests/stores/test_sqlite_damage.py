@@ -320,6 +320,8 @@ async def test_a_damaged_state_can_be_replaced_by_hand(kept: Path) -> None:
         session = await (await rt.get_session("kept")).set_state({"name": "Eun-ji"})
         assert session.state == {"name": "Eun-ji"}
         assert (await session.set_title("mended")).state == {"name": "Eun-ji"}
+        with pytest.raises(StoreCorrupt, match="state of session 'kept' was damaged, and mended by hand"):
+            await rt.fork(await rt.find_run("op"), at_step=1)
     assert check(kept) == []
 
 

@@ -13,6 +13,7 @@ from ondol.transactions.ending import Ended
 from ondol.transactions.pieces import (
     Claim,
     Seen,
+    StateChange,
     Steer,
     append_entries,
     ask_row,
@@ -508,7 +509,7 @@ def commit(
     at: int,
     reply: Mapping[str, Any],
     n_messages: int,
-    state: str | None,
+    state: StateChange | None,
     told: Iterable[Sequence[str]],
     step: int,
     last: bool,
@@ -543,14 +544,15 @@ def commit(
     append, batch = append_entries(claim.tenant, claim.run, claim.fence, seq, at, entries)
     body = values.dumps({**reply, "revision": revision})
     done = {"reply": body, "reply_sum": checksums.of_content(RunRow.what_was_replied(claim.run), body)}
-    before = (None, None) if state is None else (session.state, session.state_sum)
-    done |= {"base": base, "state_before": before[0], "state_before_sum": before[1], "at": at}
+    of_state = SessionRow.what_is_kept(claim.session)
+    undo, undo_sum = (None, None) if state is None else (state.undo, checksums.of_content(of_state, state.undo))
+    done |= {"base": base, "state_before": undo, "state_before_sum": undo_sum, "at": at}
     writes: list[Statement] = [append, ("run.complete", key | done)]
     if held[0][2]:  # of messages that were cancelled before they joined, or run after it: nobody reads them any more
         writes += [("signal.read", key | {"at": at}), ("signal.none_unread", key)]
     if state is not None:
-        kept = checksums.of_content(SessionRow.what_is_kept(claim.session), state)
-        writes.append(("session.state", of_session | {"state": state, "state_sum": kept}))
+        kept = checksums.of_content(of_state, state.state)
+        writes.append(("session.state", of_session | {"state": state.state, "state_sum": kept}))
     if seen is not None and committed[0][2] == session.created_at:  # else what it tells of was erased meanwhile
         writes += seen_rows(claim.tenant, claim.session, seen, base + n_messages)
     if pins is not None:

@@ -194,9 +194,24 @@ def pins_rows(tenant: str, session: str, pins: str, run: str | None = None) -> l
     return [replaced_row(tenant, session, "pins", run), row]
 
 
-def replaced_row(tenant: str, session: str, what: Literal["state", "pins"], run: str | None = None) -> Statement:
-    """Keep what a session has, before it gets something else by hand, or by the commit of a run."""
-    return "replaced.insert", {"tenant": tenant, "session": session, "what": what, "run": run}
+def replaced_row(
+    tenant: str, session: str, what: Literal["state", "pins"], run: str | None = None, *, known: bool = True
+) -> Statement:
+    """Keep what a session has, before it gets something else by hand, or by the commit of a run. Where that is damaged,
+    it is not ``known`` any more."""
+    return "replaced.insert", {"tenant": tenant, "session": session, "what": what, "run": run, "known": int(known)}
+
+
+class StateChange(NamedTuple):
+    """The state of a session from now on, as it is stored, and the patch that takes the change back."""
+
+    state: str
+    undo: str
+
+    @classmethod
+    def by_patch(cls, before: str, patch: Mapping[str, Any]) -> StateChange:
+        stored = values.loads(before)
+        return cls(values.dumps(values.patched(stored, patch)), values.dumps([values.undoing(stored, patch)]))
 
 
 class Steer(NamedTuple):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from ondol import checksums, events, ids, journal, lifecycle, messages, replay
-from ondol.errors import InvalidInput, ReplayUnsafe
+from ondol import checksums, events, ids, journal, lifecycle, messages, replay, values
+from ondol.errors import InvalidInput, ReplayUnsafe, StoreCorrupt
 from ondol.messages import Attachment, Message, ToolResponse
 from ondol.records import EffectRow, RunRow, SessionRow
 from ondol.replay import By, Family, Member
@@ -250,13 +250,10 @@ def _branch(new: NewReplay | NewFork, of: RunRow, until: int | None, at: int) ->
         *(("replaced.first", of_parent | {"what": what, "place": place}) for what in ("state", "pins")),
         ("compaction.last", of_parent | {"until": until}),
     ]
-    if replaced := [*by_hand, *by_run]:  # by hand, at the place of a run, is before it
-        body, total, _ = min(replaced, key=lambda row: row[-1])
-        parent = parent._replace(state=body, state_sum=total)
     if pinned:
         body, total, _ = pinned[0]
         parent = parent._replace(pins=body, pins_sum=total)
-    state, pins = parent.checked_state(), parent.checked_pins()
+    state, pins = _state_before(parent, by_run, by_hand), parent.checked_pins()
     seen: dict[str, Any] = {"seen": None, "seen_sum": None}
     if then:
         checksums.check_content(SessionRow.what_is_seen(of.session), *then[0])
@@ -274,6 +271,25 @@ def _branch(new: NewReplay | NewFork, of: RunRow, until: int | None, at: int) ->
     }  # fmt: skip
     yield [("session.branch", branch), *taken]
     return session, 0
+
+
+def _state_before(now: SessionRow, by_run: Sequence[Sequence[Any]], by_hand: Sequence[Sequence[Any]]) -> str:
+    """The state of a session before what runs and people changed of it: what runs changed is taken back, from the first
+    whole state on that was kept since, or else from the one of now."""
+    what, undone, state = now.what_is_kept(now.id), list[dict[str, Any]](), dict[str, Any]()
+    runs = (row for row in by_run if not by_hand or row[-1] < by_hand[0][-1])  # by hand at a run's place is before it
+    for body, total, _ in [*runs, *by_hand, (now.state, now.state_sum, None)]:
+        if body is None:
+            raise StoreCorrupt(f"{what} was damaged, and mended by hand: what it was before that is not known any more")
+        checksums.check_content(what, body, total)
+        found = values.loads(body)
+        if isinstance(found, dict):  # by hand; and runs of older versions kept all of it
+            state = found
+            break
+        undone += found
+    for patch in reversed(undone):
+        state = values.patched(state, patch)
+    return values.dumps(state)
 
 
 class _Copied(NamedTuple):

@@ -50,18 +50,20 @@ def write_session(
         ]
     total = None if state is None else checksums.of_content(SessionRow.what_is_kept(session), state)
     writing = {"state": state, "state_sum": total, "title": title, "zone": zone, "at": at}
-    kept = [replaced_row(tenant, session, "state")] if state is not None and found and _is_whole(found) else []
+    kept = []
+    if state is not None and found is not None and alive:
+        kept.append(replaced_row(tenant, session, "state", known=_is_whole(found)))
     *_, written = yield [*kept, ("session.write", of_session | writing)]
     return SessionRow(*written[0])
 
 
 def _is_whole(session: SessionRow) -> bool:
-    """Has it a state of its own to be kept? What is damaged is mended by the one that is written."""
+    """Is its state what was written? What is damaged is mended by the one that is written by hand."""
     try:
         session.checked_state()
     except StoreCorrupt:
         return False
-    return session.deleted_at is None
+    return True
 
 
 def free_session(tenant: str, session: str, expected_revision: int | None = None) -> Tx[SessionRow]:

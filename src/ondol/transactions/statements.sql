@@ -287,10 +287,10 @@ ORDER BY id LIMIT :limit
 INSERT INTO sessions (tenant, id, revision, state, next_message, next_place, zone, created_at, updated_at, user_id)
 VALUES (:tenant, :session, 0, '{}', 0, :next_place, :zone, :at, :at, :owner)
 
--- The state of a session before the first of its later runs that changed it.
+-- What later runs of a session changed of its state, the first of them first.
 -- name: session.state_before
 SELECT state_before, state_before_sum, place FROM runs
-WHERE tenant = :tenant AND session = :session AND base >= :until AND state_before IS NOT NULL ORDER BY base LIMIT 1
+WHERE tenant = :tenant AND session = :session AND base >= :until AND state_before IS NOT NULL ORDER BY base
 
 -- The place of the first run whose messages are at that sequence, or behind it.
 -- name: run.first_from
@@ -359,7 +359,8 @@ UPDATE sessions SET pins = :pins, pins_sum = :pins_sum WHERE tenant = :tenant AN
 -- name: replaced.insert
 INSERT INTO replaced (tenant, session, what, place, body, sum)
 SELECT tenant, id, :what, coalesce((SELECT place + 1 FROM runs r WHERE r.tenant = :tenant AND r.id = :run), next_place),
-  CASE :what WHEN 'state' THEN state ELSE pins END, CASE :what WHEN 'state' THEN state_sum ELSE pins_sum END
+  CASE WHEN :known = 0 THEN NULL WHEN :what = 'state' THEN state ELSE pins END,
+  CASE WHEN :known = 0 THEN NULL WHEN :what = 'state' THEN state_sum ELSE pins_sum END
 FROM sessions WHERE tenant = :tenant AND id = :session AND next_place > 0
 ON CONFLICT (tenant, session, what, place) DO NOTHING
 
