@@ -154,6 +154,21 @@ async def test_b11_another_decision_is_refused(house: House, first: Decision, se
         assert len(await life.rt.audit()) == 1
 
 
+async def test_b11_true_in_edited_arguments_is_another_decision_than_one(house: House) -> None:
+    @tool(approve=True)
+    async def set_to(ctx: Context[House], value: object) -> str:
+        return await ctx.deps.act(ctx, "set_to", value=value)
+
+    agent = house.agent([call("set_to", value=0)], "done", tools=[set_to])
+    async with house.life(agent) as life:
+        run, ask = await waiting(life, agent)
+        await ask.approve(by="lee", arguments={"value": True})
+        assert (await ask.approve(by="park", arguments={"value": True})).decided_by == "lee"
+        with pytest.raises(AlreadyDecided, match="lee"):
+            await ask.approve(by="park", arguments={"value": 1})
+        assert await rest(run) == "completed"
+
+
 async def test_b11_of_two_who_decide_at_once_one_is_told_that_the_other_was_first(house: House) -> None:
     agent = house.agent(WIRE, "done")
     async with house.life(agent) as life:

@@ -213,6 +213,15 @@ async def test_true_is_another_answer_than_one(house: House) -> None:
     assert told(house).value == "True"
 
 
+async def test_an_answer_with_its_keys_in_another_order_is_the_same_answer(house: House) -> None:
+    agent = house.agent(TASK, "done", tools=[asks(schema=dict[str, Any])])
+    async with house.life(agent) as life:
+        run, ask = await asked(life.rt, agent)
+        first = await ask.answer({"street": "Main", "at": {"number": 1, "floor": 2}}, by="lee")
+        assert await ask.answer({"at": {"floor": 2, "number": 1}, "street": "Main"}, by="park") == first
+        assert await rest(run) == "completed"
+
+
 @pytest.mark.parametrize("verb", ["approve", "deny", "happened", "give_up"])
 async def test_a_question_takes_an_answer_and_nothing_else(house: House, verb: str) -> None:
     agent = house.agent(TASK, "done", tools=[asks()])

@@ -46,10 +46,11 @@ class Decision:
         return Decision(**raw | {"arguments": values.decode(raw["arguments"])})
 
     def same_as(self, other: Decision) -> bool:
-        """The same word, whoever says it and why."""
-        mine, theirs = (values.encode(d.arguments) for d in (self, other))
-        same_value = values.dumps(self.value) == values.dumps(other.value)  # to Python, True is 1
-        return same_value and (self.kind, mine, self.result) == (other.kind, theirs, other.result)
+        """The same word, whoever says it and why, and in whatever order its keys are."""
+        mine, theirs = (
+            values.canonical([d.kind, values.encode(d.arguments), d.result, d.value]) for d in (self, other)
+        )
+        return mine == theirs  # as bytes: to Python, True is 1
 
 
 STOPS = ("cancel", "interrupt")  # signals that ask a run to stop
