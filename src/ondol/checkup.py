@@ -82,7 +82,7 @@ def _file(path: Path, command: Callable[..., str]) -> Iterator[Finding]:
 
     from ondol.errors import StoreError
     from ondol.stores.migrations import migrations
-    from ondol.stores.sqlite import refuse_to_begin_a_log
+    from ondol.stores.sqlite import refuse_to_begin_a_log, refuse_what_is_no_store
 
     known = len(migrations())
     free = shutil.disk_usage(path.absolute().parent).free
@@ -91,6 +91,7 @@ def _file(path: Path, command: Callable[..., str]) -> Iterator[Finding]:
     yield Finding("disk", "ok", shown) if free >= _LITTLE_SPACE else Finding("disk", "wrong", shown, little)
     backup = command("db", "restore", "BACKUP")
     try:
+        refuse_what_is_no_store(path.absolute())
         refuse_to_begin_a_log(path)
         with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
             connection.set_busy_timeout(10_000)

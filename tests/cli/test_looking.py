@@ -238,7 +238,8 @@ def test_the_doctor_says_what_mends_each_thing_and_never_a_key(folder: Path, tmp
     assert all(f["fix"] for f in broken.json if f["state"] == "wrong")
     (tmp_path / "folder.db").mkdir()
     unread = ondol("--db", "sqlite:///folder.db", "doctor", "-o", "json", cwd=tmp_path)
-    assert [(f["check"], "restore" in f["fix"]) for f in unread.json if f["state"] == "wrong"] == [("schema", False)]
+    wrong = [(f["check"], f["found"], f["fix"]) for f in unread.json if f["state"] == "wrong"]
+    assert wrong == [("schema", f"{tmp_path / 'folder.db'} is a folder", "name a file")]
     with sqlite3.connect(tmp_path / "new.db") as newer:
         newer.execute("PRAGMA user_version = 99")
     assert ondol("--db", "sqlite:///new.db", "doctor", cwd=tmp_path).code == 1

@@ -22,7 +22,7 @@ from ondol.errors import ClaimLost, StoreBusy, StoreCorrupt, StoreError, StoreFu
 from ondol.queries import get_meta
 from ondol.stores.migrations import migrations
 from ondol.stores.sqlite import SqliteStore
-from ondol.stores.sqlite_admin import FILE, GENERATION, backup, check, problems, restore
+from ondol.stores.sqlite_admin import FILE, GENERATION, backup, check, migrate, problems, restore
 from ondol.testing import ManualClock, Process, ScriptedModel, call
 from ondol.transactions import Claim, Tx, note_down
 
@@ -476,6 +476,25 @@ async def test_a_name_may_have_signs_that_mean_something_elsewhere(tmp_path: Pat
     backup(file, dest)
     restore(dest, tmp_path / "again %41?mode=memory.db")
     assert check(tmp_path / "again %41?mode=memory.db") == []
+
+
+async def test_a_name_that_is_not_in_utf_8_is_refused_as_that(file: Path, tmp_path: Path) -> None:
+    latin = tmp_path / os.fsdecode(b"caf\xe9")
+    latin.mkdir()
+    backup(file, tmp_path / "backup")
+    before = everything(tmp_path)
+    for refused in (
+        lambda: backup(file, latin / "backup"),
+        lambda: restore(tmp_path / "backup", latin / "ondol.db"),
+        lambda: migrate(latin / "ondol.db"),
+    ):
+        with pytest.raises(StoreError, match="is not in UTF-8, as SQLite wants it: rename"):
+            refused()
+    with pytest.raises(StoreError, match="is not in UTF-8"):
+        async with runtime(latin / "ondol.db"):
+            pass
+    assert "is not in UTF-8" in check(latin / "ondol.db")[0]
+    assert everything(tmp_path) == before
 
 
 async def test_a_store_behind_a_link_is_the_same_store(tmp_path: Path) -> None:

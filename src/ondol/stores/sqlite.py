@@ -357,7 +357,7 @@ def _open_for_writing(path: Path) -> apsw.Connection:
         StoreCorrupt, StoreTooNew: the file is left as it is.
         StoreError: it cannot be opened.
     """
-    _refuse_what_is_no_store(path)
+    refuse_what_is_no_store(path)
     if path.exists() and (names := path.stat().st_nlink) > 1:  # each would have a log, and a lock, of its own
         raise StoreError(
             f"{path} has {names} names (hard links), and what is written under one of them is lost under the others: "
@@ -483,7 +483,17 @@ def driver_of(path: Path) -> str | None:
     return None
 
 
-def _refuse_what_is_no_store(path: Path) -> None:
+def refuse_name(path: Path) -> None:
+    """SQLite takes names in UTF-8 only."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        where = f"the name {str(path)!r} is not in UTF-8, as SQLite wants it"
+        raise StoreError(f"{where}: rename that folder or file") from error
+
+
+def refuse_what_is_no_store(path: Path) -> None:
+    refuse_name(path)
     if not path.parent.is_dir():
         raise StoreError(f"the folder {path.parent} does not exist: make it, or name another file")
     if path.is_dir():

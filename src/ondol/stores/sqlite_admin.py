@@ -280,6 +280,7 @@ def backup(path: PathLike, dest: PathLike) -> Path:
     path, dest = Path(path).resolve(), Path(dest).absolute()
     if os.path.lexists(dest):
         raise StoreError(f"{dest} exists: name another folder for the backup")
+    sqlite.refuse_name(dest)
     with _translated(dest), _staging(dest.with_name(f".{dest.name}.part")) as folder:
         copy = folder / FILE
         sqlite.refuse_to_begin_a_log(path)
@@ -311,6 +312,7 @@ def restore(source: PathLike, path: PathLike, *, clock: Clock | None = None) -> 
         StoreCorrupt, StoreTooNew: the backup cannot be used. StoreFull.
     """
     source, path = Path(source).resolve(), Path(path).resolve()
+    sqlite.refuse_name(path)
     blobs = SqliteStore(path).blobs
     with _translated(path), _driver_lock(path):
         for there in (path, Path(f"{path}-wal"), Path(f"{path}-journal"), blobs):
@@ -370,7 +372,7 @@ def migrate(path: PathLike) -> tuple[int, int]:
 
 
 def _refuse_no_store(path: Path) -> None:
-    sqlite._refuse_what_is_no_store(path)
+    sqlite.refuse_what_is_no_store(path)
     if not path.exists():
         raise StoreError(f"{path} does not exist: name the file of a store")
     if not path.stat().st_size:
