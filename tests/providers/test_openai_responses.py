@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from providers.loopback import Behaviour, Exchange, LoopbackServer
 from providers.wires.openai_responses import OpenAIResponses
-from providers.wires.script import Call, Said
+from providers.wires.script import Call, Said, Say, Think, answers
 
-from ondol.messages import ToolCall, user
+from ondol.messages import Message, Reasoning, ToolCall, tool_result, user
 from ondol.model import Answer, ModelRequest
 
 WIRE = OpenAIResponses()
@@ -65,3 +66,26 @@ async def test_each_call_has_its_arguments_whatever_the_ids_of_its_events(
             *_, answer = [output async for output in model.stream(request)]
     assert isinstance(answer, Answer)
     assert [(p.id, p.name, p.arguments) for p in answer.parts if isinstance(p, ToolCall)] == MADE
+
+
+@pytest.mark.parametrize("reasoned", [True, False])
+async def test_what_followed_on_reasoning_is_named_only_beside_it(
+    reasoned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reasoning of earlier turns goes from a request that is too long."""
+    said: list[Said] = [Think(("let me see",), "c2lnbmVk"), Say(("I look",)), SAID[0]]
+    async with LoopbackServer().running() as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", WIRE.url(server.host))
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        server.will(answers(WIRE, *said), answers(WIRE, Say(("warm",))))
+        async with contextlib.aclosing(WIRE.make("gpt-5.2", timeout=10, stream=True)) as model:
+            request = ModelRequest(messages=[user("look")], tools=(), run="r1", step=0, attempt=1)
+            *_, answer = [output async for output in model.stream(request)]
+            assert isinstance(answer, Answer)
+            parts = tuple(p for p in answer.parts if reasoned or not isinstance(p, Reasoning))
+            told = [user("look"), Message("assistant", parts), tool_result("call_a", "look", "warm")]
+            *_, answer = [output async for output in model.stream(replace(request, messages=told))]
+    items = [item for item in server.exchanges[1].body["input"] if item.get("type") != "function_call_output"]
+    named = ["rs_0", "msg_1", "fc_2"] if reasoned else [None, None]
+    assert [item.get("id") for item in items[1:]] == named
+    assert ("c2lnbmVk" in str(items)) == reasoned

@@ -112,7 +112,11 @@ def to_wire(
     for message in messages:
         if message.role == "assistant":
             parts = [p for p in message.parts if not (learned.no_reasoning and isinstance(p, Reasoning))]
-            said = [given for part in parts if (given := _said(part, _own(part, origin, learned), system, ids))]
+            owned = [(part, _own(part, origin, learned)) for part in parts]
+            if not any(isinstance(part, Reasoning) and own for part, own in owned):
+                # OpenAI refuses what it knows by its id to follow on reasoning, where that is not sent.
+                owned = [(part, {**own, "id": None}) for part, own in owned]
+            said = [given for part, own in owned if (given := _said(part, own, system, ids))]
             if learned.all_reasoning and message.calls and not any(isinstance(p, wire.ThinkingPart) for p in said):
                 said.insert(0, wire.ThinkingPart(content=" ", id="reasoning_content", provider_name=system))
             if learned.excused:
