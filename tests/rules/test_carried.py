@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from typing import Any
+
+import pytest
 
 from ondol import carried, values
 from ondol.messages import Message, Text, ToolCall, user
@@ -79,3 +83,23 @@ def test_a_model_that_shortens_a_conversation_is_sent_all_of_it_where_there_is_r
     assert all_of_it.text == f"m0 user: {words}\nm1 assistant: yes"
     assert len(short.text) <= 2_000
     assert short.text.endswith("m1 assistant: yes")
+
+
+@pytest.mark.parametrize(
+    "wrote",
+    [
+        "Клиент хочет вернуть деньги за заказ и просит написать ему до пятницы",
+        "ग्राहक अपने ऑर्डर का पैसा वापस चाहता है और शुक्रवार से पहले उत्तर माँगता है",
+        "고객은 주문 금액을 돌려받고 싶어 하며 금요일까지 답장을 원한다",
+    ],
+)
+@pytest.mark.parametrize("length", [600, 8_000])
+def test_a_summary_of_all_the_words_that_it_may_have_is_taken_in_the_language_of_the_user(
+    wrote: str, length: int
+) -> None:
+    """Else a session in such a language pays for summaries that are all refused, or goes on in another one."""
+    system, _ = carried.request(said(user(wrote), answer("да")), "", 2_000, length)
+    assert "the language that the user writes in" in system.text
+    words = int(re.findall(r"at most (\d+) words", system.text)[0])
+    summary = " ".join(itertools.islice(itertools.cycle(wrote.split()), words))
+    assert carried.why_refused([Text(summary)], "stop", length) == ""
