@@ -39,10 +39,12 @@ class Exchange:
     async def send_event(self, data: str, event: str | None = None) -> None:
         await self.send_raw((f"event: {event}\n" if event else "") + f"data: {data}\n\n")
 
-    async def send_raw(self, text: str) -> None:
-        """Text of the event stream as it is, in one HTTP chunk."""
-        data = text.encode()
-        await self._write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+    async def send_raw(self, text: str, size: int | None = None) -> None:
+        """Text of the event stream as it is, in one HTTP chunk, or in chunks of so many bytes."""
+        whole = text.encode()
+        for n in range(0, len(whole), size or len(whole)):
+            data = whole[n : n + size] if size else whole
+            await self._write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
 
     async def end_stream(self) -> None:
         """End the stream as HTTP wants it, whatever the protocol in it would still have to say."""

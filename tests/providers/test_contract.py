@@ -223,6 +223,34 @@ async def test_what_only_keeps_the_line_open_is_no_piece(
     assert [p.text for p in (await answer(streamed)).parts if isinstance(p, Text)] == ["Guten Tag"]
 
 
+#: What the standard ends a line with, what a field may have behind its colon, and bytes in one piece.
+FORMS = [("\n", " ", None), ("\n", " ", 1), ("\r\n", " ", 1), ("\r", " ", 7), ("\n", "", None)]
+
+
+@pytest.mark.parametrize(("end", "space", "size"), FORMS)
+async def test_an_answer_is_read_in_any_form_of_a_stream_and_no_character_of_it_ends_a_line(
+    server: LoopbackServer, wire: Wire, streamed: PydanticAIModel, end: str, space: str, size: int | None
+) -> None:
+    """https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream"""
+    strange = "온돌 \U0001f525 a\u2028b\u2029c\x85d\x7f\ufeff"
+
+    async def behave(exchange: Exchange) -> None:
+        await exchange.open_stream()
+        for data, event in wire.frames(
+            [Say((strange, "!")), Call("c1", "pay", (f'{{"to": "{strange}"}}',))], "end", None
+        ):
+            text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
+            named = f"event:{space}{event}{end}" if event else ""
+            await exchange.send_raw(f"{named}data:{space}{text}{end}{end}", size)
+        await exchange.end_stream()
+
+    server.will(behave)
+    said, called = (await answer(streamed)).parts
+    assert isinstance(said, Text)
+    assert isinstance(called, ToolCall)
+    assert (said.text, called.arguments) == (strange + "!", {"to": strange})
+
+
 async def test_usage_tells_what_came_from_the_cache(server: LoopbackServer, wire: Wire, model: PydanticAIModel) -> None:
     written = 30 if wire.writes_cache else 0
     server.will(

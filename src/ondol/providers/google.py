@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -45,7 +46,7 @@ def google_gemini(model_name: str, *, timeout: float = SILENCE_SECONDS, stream: 
 
         async def remember(response: httpx2.Response) -> None:
             live[asyncio.current_task()] = response
-            response.aiter_lines = functools.partial(_said, response.aiter_lines)  # type: ignore[method-assign]
+            response.aiter_lines = functools.partial(_said, response.aiter_text)  # type: ignore[method-assign]
 
         class OneRequest(GoogleModel):
             async def _build_content_and_config(self, *args: Any, **kwargs: Any) -> Any:
@@ -106,9 +107,28 @@ def _put_right(answer: Any) -> Any:
     return answer
 
 
-async def _said(lines: Callable[[], AsyncIterator[str]]) -> AsyncIterator[str]:
+async def _said(texts: Callable[[], AsyncIterator[str]]) -> AsyncIterator[str]:
     """The lines without those that only keep it open: the library takes each for a piece of the answer."""
-    async for line in lines():
+    async for line in _lines(texts()):
         name, colon, value = line.partition(":")
-        if not (colon and (name in ("", "event", "id", "retry") or (name == "data" and not value.strip()))):
+        if colon and name == "data":
+            if value.strip():
+                yield "data: " + value.removeprefix(" ")
+        elif not (colon and name in ("", "event", "id", "retry")):
             yield line
+
+
+_END_OF_LINE = re.compile("\r\n|\n|\r")
+
+
+async def _lines(texts: AsyncIterator[str]) -> AsyncIterator[str]:
+    """They end where the standard says; the library would end one at each U+2028, too, which a text may hold."""
+    held, returned = list[str](), False
+    async for text in texts:
+        first, *more = _END_OF_LINE.split(text.removeprefix("\n") if returned else text)
+        returned = text.endswith("\r")
+        held.append(first)
+        for line in more:
+            yield "".join(held)
+            held = [line]
+    yield "".join(held)
