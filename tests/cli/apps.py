@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from dataclasses import dataclass
+from typing import Literal
 
 from ondol import Agent, Context, ModelRequest, Runtime, tool
 from ondol.providers.script import Reply
@@ -55,6 +56,13 @@ async def paint(ctx: Context[None]) -> str:
 painting = Agent("painting", model=ScriptedModel([call("paint"), "painted"]), tools=[paint])
 
 
+@tool(effect="steps")
+async def move(ctx: Context[None]) -> str:
+    """Move a step."""
+    return f"moved {await ctx.ask('Which way?', schema=Literal[-1, 1])}"
+
+
+moving = Agent("moving", model=ScriptedModel([call("move"), "moved"]), tools=[move])
 talking = Agent("talking", model=ScriptedModel(talk), tools=[hold])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,15 @@ def test_a_value_that_looks_like_an_option_is_told_where_to_stand(tmp_path: Path
     assert (done.code, "stands behind '--'" in done.err) == (2, True)
     assert ondol("asks", "answer", "a_1", "--", "-5", cwd=tmp_path).code == 4
     assert "--session" in ondol("run", app("hello"), "hi", "--sesion", "s", cwd=tmp_path).err
+
+
+def test_the_commands_that_are_shown_for_a_question_can_be_copied(cwd: Path) -> None:
+    command("run", app("moving"), "move", cwd=cwd)
+    (ask,) = command("asks", "-o", "ids", cwd=cwd).ids
+    down, up = [shlex.split(line) for line in command("asks", "show", ask, cwd=cwd).out.splitlines()[-2:]]
+    assert (down[-1], up[-3]) == ("-1", "1")
+    done = command(*down[1:], cwd=cwd)
+    assert (done.code, done.out.startswith(f"{ask}: answer -1 by NAME.")) == (0, True)
 
 
 def test_an_ask_is_shown_in_full_and_approved_once(cwd: Path) -> None:

@@ -58,6 +58,8 @@ async def ls(
     )
     start = cli.command("run", "APP:AGENT", "TEXT")
     empty = f"nothing waits for a person in {cli.place}: '{start}' starts what may ask"
+    if all or any(given is not None for given in (run, session, user, state, after)):
+        empty = f"no such asks in {cli.place}: '{cli.command('asks')}' lists what is open"
     cli.out.listing(found, _COLUMNS, id=lambda a: a.id, body=ask_body, empty=empty)
 
 

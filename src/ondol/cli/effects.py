@@ -43,7 +43,9 @@ async def ls(
     """List effects, those of the newest runs first."""
     found = await cli.found(lambda rt: rt.effects(run=run, session=session, state=state, after=after, limit=limit))
     start = cli.command("run", "APP:AGENT", "TEXT")
-    empty = f"no such effects in {cli.place}: '{start}' starts a run, and its tools make them"
+    empty = f"no effects in {cli.place}: '{start}' starts a run, and its tools make them"
+    if any(given is not None for given in (run, session, state, after)):
+        empty = f"no such effects in {cli.place}: '{cli.command('effects')}' lists all"
     cli.out.listing(found, _COLUMNS, id=lambda e: e.id, body=effect_body, empty=empty)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -154,8 +155,9 @@ def deciding(cli: Cli, ask: Ask) -> list[str]:
             said = ("--evidence", "WHAT YOU SAW", "--by", "NAME")
             return [cli.command(*settle, f"--{outcome}", *said) for outcome in ("happened", "not-happened", "give-up")]
         case "question":
-            choices = schemas.choices(ask.schema or {}) or ["VALUE"]
-            return [cli.command("asks", "answer", ask.id, value, "--by", "NAME") for value in choices]
+            by, choices = ("--by", "NAME"), schemas.choices(ask.schema or {}) or ["VALUE"]
+            answer = functools.partial(cli.command, "asks", "answer")  # what begins with - would be an option
+            return [answer(*by, "--", ask.id, v) if v.startswith("-") else answer(ask.id, v, *by) for v in choices]
         case "compaction":
             words = ("compact", "drop", "raise", "fail")
             return [cli.command("asks", "answer", ask.id, word, "--by", "NAME") for word in words]

@@ -40,6 +40,8 @@ async def ls(
     found = await cli.found(lambda rt: rt.sessions(after=after, limit=limit))
     command = cli.command("run", "APP:AGENT", "TEXT", "--session", "S")
     empty = f"no sessions in {cli.place}: '{command}' makes one"
+    if after is not None:
+        empty = f"no such sessions in {cli.place}: '{cli.command('sessions')}' lists all"
     cli.out.listing(found, _COLUMNS, id=lambda s: s.id, body=session_body, empty=empty)
 
 
