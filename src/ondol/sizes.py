@@ -64,6 +64,10 @@ _WINDOW_SAID = tuple(
 )
 
 
+#: vLLM counts no further than what fits.
+_AT_LEAST_SAID = re.compile(r"\bat least " + _NUMBER, re.IGNORECASE)
+
+
 def _tokens_said(pattern: re.Pattern[str], said: str) -> list[int]:
     found = (int(digits.replace(",", "")) for digits in pattern.findall(said))
     return [n for n in found if n <= _MOST_TOKENS]
@@ -81,16 +85,19 @@ def _window_and_count(said: str) -> tuple[int, int] | None:
 
 
 def says_how_much(said: str) -> bool:
-    """Does an error say how much fits?"""
-    return _window_and_count(said) is not None
+    """Does an error say how much fits, and how much it was?"""
+    return _window_and_count(said) is not None and not _tokens_said(_AT_LEAST_SAID, said)
 
 
 def fits_after(said: str, sent: int) -> int:
     """Estimated tokens that may be sent once ``sent`` were too many, from what the provider said about it.
 
     With room for the answer. A provider that does not say its window and what it counted leaves only a careful guess:
-    a second error would cost more than a shorter history.
+    a second error would cost more than a shorter history. So does one that says how much the request was at least: a
+    token more than fits, however long it is.
     """
+    if at_least := _tokens_said(_AT_LEAST_SAID, said):
+        return min(at_least) * 4 // 5 if sent > min(at_least) else sent // 2
     if (known := _window_and_count(said)) is None:
         return sent // 4
     window, counted = known

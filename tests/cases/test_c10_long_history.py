@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 import pytest
 from kit import NEXT, Conversation, Outside, holds_in_all_cases
 
-from ondol import Agent, Context, ModelRequest, RunFailed, Runtime, tool
+from ondol import Agent, Context, ModelError, ModelRequest, RunFailed, Runtime, tool
+from ondol.model import ModelOutput
 from ondol.providers.script import Script
 from ondol.sizes import fits_after
 from ondol.testing import Downstream, ScriptedModel, call
@@ -24,9 +25,9 @@ async def page(ctx: Context[Outside], n: int) -> str:
 
 
 class Narrow(Conversation):
-    def __init__(self, **scripts: Script) -> None:
+    def __init__(self, kind: type[ScriptedModel] = ScriptedModel, /, **scripts: Script) -> None:
         super().__init__({})
-        self.of = {said: ScriptedModel(script, window=WINDOW) for said, script in scripts.items()}
+        self.of = {said: kind(script, window=WINDOW) for said, script in scripts.items()}
         self.of[NEXT] = ScriptedModel(["hello to you"])
 
 
@@ -49,11 +50,27 @@ def sizes(requests: Sequence[ModelRequest]) -> list[int]:
     return [sum(len(m.text) for m in r.messages) for r in requests]
 
 
+class CountsNoFurther(ScriptedModel):
+    """vLLM since 0.15: it says that the request is longer than what fits, and not by how much."""
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelOutput, None]:
+        try:
+            async for output in super().stream(request):
+                yield output
+        except ModelError as error:
+            said = (
+                f"This model's maximum context length is {WINDOW} tokens. However, you requested 0 output tokens and "
+                f"your prompt contains at least {WINDOW + 1} input tokens, for a total of at least {WINDOW + 1} tokens."
+            )
+            raise ModelError(error.kind, said) from error
+
+
+@pytest.mark.parametrize("kind", [ScriptedModel, CountsNoFurther])
 async def test_c10_a_history_three_times_the_window_is_shown_in_part_and_the_session_answers(
-    db: str, downstream: Downstream
+    db: str, downstream: Downstream, kind: type[ScriptedModel]
 ) -> None:
     await grow(db)
-    model = Narrow(go=["here I am"], again=["still here"])
+    model = Narrow(kind, go=["here I am"], again=["still here"])
     agent = Agent("a", model=model)
     async with Runtime(db, agents=[agent], deps=Outside(downstream.url)) as rt:
         for said in ("go", "again"):
@@ -112,6 +129,8 @@ OVERFLOWS = [  # 1000 estimated tokens were sent
     ("The rendered prompt is 327680 tokens, exceeding the model's 262,144-token context window.", 640),
     ("request (33056 tokens) exceeds the available context size (32768 tokens), try increasing it", 793),
     ("The prompt (length 5120) is longer than the maximum model length of 4096.", 640),
+    ("However, your prompt contains at least 8193 input tokens, for a total of at least 8193 tokens.", 500),
+    ("(parameter=input_tokens, value=8193): the limit is 8192 tokens, the prompt has at least 8193", 500),
     ("Range of input length should be [1, 98304]", 250),
     ("context window exceeds limit (2013)", 250),
 ]
