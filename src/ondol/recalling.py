@@ -112,7 +112,7 @@ class CallMemory:
         gone = {change[1] for change in said if change[0] == "forget"}
         asked = terms.asked(query)
         fresh = [
-            Remembered(id, text, drive.clock.now(), untrusted)
+            Remembered(id, text, drive.shown_now(), untrusted)
             for kind, id, text, untrusted in (c for c in said if c[0] == "remember")
             if id not in gone and any(term.is_in(terms.counted(text)) for term in asked)
         ]

@@ -15,8 +15,8 @@ from zoneinfo import TZPATH, ZoneInfo, reset_tzpath
 import pytest
 from kit import Conversation, Outside, app, asked, holds_in_all_cases, serve, until, waits
 
-from ondol import Agent, Context, ContextPolicy, InvalidInput, ModelRequest, Runtime, tool
-from ondol.providers.script import Reply
+from ondol import Agent, Context, ContextPolicy, InvalidInput, Memory, ModelRequest, Runtime, tool
+from ondol.providers.script import Reply, Script
 from ondol.testing import Downstream, FaultPlan, ManualClock, ScriptedModel, call, kill
 
 SEOUL, MONTEVIDEO = "Asia/Seoul", "America/Montevideo"
@@ -135,6 +135,25 @@ async def test_c43_a_run_that_slept_over_night_is_told_when_it_began_and_what_ti
         (line,) = await downstream.effects()
         assert line.arguments == {"at": "2026-11-29T23:05:00+00:00", "zone": SEOUL}
         await holds_in_all_cases(rt, db, agent, "s", downstream, clock=clock)
+
+
+async def test_c43_a_fact_is_told_with_the_users_day_on_which_it_was_said(db: str) -> None:
+    scripts: dict[str, Script] = {
+        "I drink tea": [[call("remember", fact="Kim drinks tea.")], "noted"],
+        "what do I drink?": [[call("recall", query="tea")], "tea"],
+    }
+    clock = ManualClock(AFTER_MIDNIGHT_IN_SEOUL)
+    agent = Agent("friend", model=Conversation(scripts), memory=Memory(recall=0))
+    async with Runtime(db, agents=[agent], clock=clock) as rt:
+        await rt.run(agent, "I drink tea", user="kim", time_zone=SEOUL)
+        clock.advance(timedelta(days=1))
+        told = []
+        for zone in (SEOUL, MONTEVIDEO, None):
+            run = await rt.start(agent, "what do I drink?", user="kim", time_zone=zone)
+            await run.result()
+            (event,) = [e async for e in run.events() if e.type == "effect.succeeded"]
+            told.append(event.data["result"][0]["since"])
+    assert told == ["2026-11-30T00:30+09:00", "2026-11-29T12:30-03:00", "2026-11-29T15:30+00:00"]
 
 
 async def test_c43_a_compaction_after_the_night_changes_nothing_of_what_time_it_is(
