@@ -3907,6 +3907,20 @@ MUTANTS = (
         ("tests/stores/test_sqlite_damage.py::test_a_damaged_state_can_be_replaced_by_hand",),
     ),
     Mutant(
+        "console: Approve passes over no arguments that were edited",
+        "http/console/acting.py",
+        'if (typed := text_in(form, "arguments")).strip() and not _is_shown(typed, ask):',
+        "if False:",
+        ("tests/http/console/test_forms.py::test_arguments_that_were_edited_are_not_passed_over_by_the_other_approve",),
+    ),
+    Mutant(
+        "http: a decision passes over nothing that does not go with it",
+        "http/service.py",
+        'if word.value is not None and word.kind not in ("answer", "drop", "raise"):',
+        "if False:",
+        ("tests/http/test_runs.py::test_an_approval_counts_for_what_was_shown_once",),
+    ),
+    Mutant(
         "fork: no state of before one that was mended by hand is made up",
         "transactions/replaying.py",
         "        if body is None:\n            raise StoreCorrupt",

@@ -115,6 +115,11 @@ async def test_an_approval_counts_for_what_was_shown_once(http: Door) -> None:
     assert (unseen.status_code, unseen.json()["code"]) == (428, "precondition_required")
     stale = await http.client.post(where, json={"decision": "approve"}, headers={"if-match": '"of something else"'})
     assert (stale.status_code, stale.json()["code"]) == (412, "precondition_failed")
+    for more in ("value", "result"):
+        unfit = await http.client.post(where, json={"decision": "approve", more: {"amount": 1}}, headers=match)
+        assert (unfit.status_code, unfit.json()["detail"].partition(":")[0]) == (
+            422, f"a {more} does not go with 'approve'",
+        )  # fmt: skip
     for _ in range(2):
         decided = await http.client.post(where, json={"decision": "approve", "by": "lee"}, headers=match)
         assert (decided.status_code, decided.json()["decided_by"]) == (200, "lee")

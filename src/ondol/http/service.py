@@ -516,6 +516,10 @@ async def _say(ask: Ask, word: Word, by: str) -> Ask:
     """Through the same methods as a Python program's."""
     if word.arguments is not None and word.kind != "approve":
         raise InvalidInput("arguments go with 'approve': they replace those that were asked about, in full")
+    if word.value is not None and word.kind not in ("answer", "drop", "raise"):
+        raise InvalidInput(f"a value does not go with {word.kind!r}: it goes with answer, drop and raise")
+    if word.result is not None and word.kind != "happened":
+        raise InvalidInput(f"a result does not go with {word.kind!r}: it goes with happened, as what the model is told")
     match word.kind:
         case "approve":
             return await ask.approve(by=by, arguments=_decoded(word.arguments))

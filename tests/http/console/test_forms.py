@@ -167,6 +167,20 @@ async def test_other_arguments_replace_those_asked_about_in_full(h: House) -> No
     assert 'to "lee"' in (await h.page(f"/session?id={run.session}")).text
 
 
+async def test_arguments_that_were_edited_are_not_passed_over_by_the_other_approve(h: House) -> None:
+    ask = await asked(h)
+    form = (await h.page(f"/asks/{ask.id}")).fields(f"/asks/{ask.id}")
+    for typed in ('{"amount": 10, "to": "lee"}', "{", "[1]", "1e999", str(10**30)):
+        refused = await h.post(f"/asks/{ask.id}", 422, **form, decision="approve", arguments=typed)
+        assert "the arguments below were edited" in refused.text
+        assert typed in refused.text, "what was typed is gone"
+        assert (await h.rt.get_ask(ask.id)).state == "open"
+    asked_about = json.dumps(ask.arguments, indent=4)  # a browser hands in what the page showed
+    await h.post(f"/asks/{ask.id}", **form, decision="approve", arguments=asked_about, by="lee")
+    (effect,) = await (await h.rt.get_run(ask.run)).effects()
+    assert effect.arguments == ask.arguments
+
+
 async def test_what_was_not_shown_is_not_decided(h: House) -> None:
     ask = await asked(h)
     for seen, status in (("", 428), ("0" * 64, 412)):

@@ -16,7 +16,7 @@ from fastapi import APIRouter, Request
 from starlette.datastructures import FormData, UploadFile
 from starlette.responses import Response
 
-from ondol import schemas
+from ondol import schemas, values
 from ondol.attaching import File
 from ondol.errors import InvalidInput, OndolError, Unauthenticated
 from ondol.handles import Ask
@@ -174,6 +174,11 @@ def _word(form: FormData, ask: Ask) -> Word:
     kind, by, reason = text_in(form, "decision"), by_in(form), text_in(form, "reason")
     match kind:
         case "approve":
+            if (typed := text_in(form, "arguments")).strip() and not _is_shown(typed, ask):
+                raise InvalidInput(
+                    "the arguments below were edited, and Approve is for those that were asked about: nothing was "
+                    "decided. Press Approve these, or load the page again"
+                )
             return Word(kind=kind, by=by)
         case "replace":
             return Word(kind="approve", arguments=_object(text_in(form, "arguments")), by=by)
@@ -189,6 +194,13 @@ def _word(form: FormData, ask: Ask) -> Word:
             return Word(kind=kind, reason=reason, by=by)
         case _:
             raise InvalidInput("the form says nothing that this ask understands: load the page again")
+
+
+def _is_shown(typed: str, ask: Ask) -> bool:
+    try:
+        return values.canonical(json_of(typed)) == values.canonical(values.encode(ask.arguments))
+    except ValueError:
+        return False
 
 
 def _object(text: str) -> dict[str, Any]:
