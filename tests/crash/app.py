@@ -78,21 +78,26 @@ class _File(apsw.VFSFile):
 class KillingLine:
     """The way to a server of PostgreSQL; once told to, it kills this process at the ``nth`` instant.
 
-    What a writer says it says in round trips, and each has two instants: before anything is sent, and when all of it is
-    sent and nothing of the answer was read.
+    What a writer says of a run it says in round trips, and each has two instants: before anything is sent, and when all
+    of it is sent and nothing of the answer was read. Housekeeping, which comes when it comes, has none.
     """
 
     def __init__(self, nth: int, signal: int) -> None:
         self.left, self.counting, self.signal = nth, False, signal
         receive, flush = Wire.receive, Wire._flush
 
+        is_of_run: dict[Wire, bool] = {}
+
         def asked(wire: Wire) -> list[list[Row]]:
-            self.instant()
+            is_of_run[wire] = any(name is not None and name.startswith("run.") for name, _ in wire._sent)
+            if is_of_run[wire]:
+                self.instant()
             return receive(wire)
 
         def flushed(wire: Wire) -> None:
             flush(wire)
-            self.instant()
+            if is_of_run[wire]:
+                self.instant()
 
         Wire.receive, Wire._flush = asked, flushed  # type: ignore[method-assign]
 
