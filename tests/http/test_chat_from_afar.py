@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 from cli.command import environment
+from crash import invariants
 from door import read
 from http_served import answering, calls, content, served
 from providers.loopback import LoopbackServer
@@ -137,3 +138,19 @@ async def test_in_a_pipe_each_line_is_a_message_and_ctrl_c_leaves_nothing_runnin
         )  # fmt: skip
         _, errors = await lost.communicate(b"hello\n")
         assert (lost.returncode, b"nobody" in errors) == (4, True)
+
+
+async def test_whoever_runs_something_on_a_server_that_dies_is_told_how_to_go_on(
+    db: str, tmp_path: Path, provider: LoopbackServer
+) -> None:
+    async with served(db, provider, tmp_path) as (server, url):
+        provider.will(stalls({"content": "Dear "}))
+        words = ["-m", "ondol", "--url", url, "run", "app:worker", "write", "--operation-id", "op"]
+        async with Process(words, cwd=tmp_path, env=environment()) as client:
+            await answering(provider, 1)
+            os.kill(server.pid, signal.SIGKILL)
+            assert await client.wait() == 1, client.errors
+    (run,) = invariants.written(db).runs.values()
+    assert f"detached from run {run.id}, which is not lost" in client.errors
+    assert f"ondol --url {url} runs resume {run.id}" in client.errors
+    assert "[unreachable]" in client.errors

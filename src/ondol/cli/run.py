@@ -18,7 +18,7 @@ from ondol.cli.loading import load
 from ondol.cli.output import say, say_failed
 from ondol.cli.surface import Cli, typed, verb
 from ondol.errors import InvalidInput, OndolError, RunFailed, RunWaiting
-from ondol.handles import Run, RunResult
+from ondol.handles import AT_REST, Run, RunResult
 from ondol.runtime import DRAIN, Runtime
 from ondol.transactions import IfBusy
 
@@ -100,6 +100,10 @@ async def drive(
         if not ended_by:
             raise
         return 128 + ended_by[0]  # as shells say it
+    except OndolError:  # the server, or the store, is out of reach
+        if accepted is not None and accepted.status not in AT_REST:
+            _say_detached(cli, accepted, here)
+        raise
 
 
 def runtime_for(cli: Cli, app: str, model: str | None, agent: str | None) -> tuple[Runtime, str]:
