@@ -2577,6 +2577,16 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "effects: a check that says no allows no attempt beside one that goes on",
+        "effects.py",
+        "if happened is False and goes_on:",
+        "if False:",
+        (
+            "tests/promise/test_effects.py"
+            "::test_a_check_allows_no_other_attempt_beside_one_that_goes_on_though_its_time_is_over",
+        ),
+    ),
+    Mutant(
         "limits: a read that is given up says that the time is over",
         "calls.py",
         "        if cut and isinstance(ending, TimedOut):",

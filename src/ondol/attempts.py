@@ -48,7 +48,9 @@ class Unwound:
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
-    """The attempt's time is over."""
+    """The attempt's time is over. ``goes_on``: it has not ended, as a function in a thread, say, cannot be stopped."""
+
+    goes_on: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +168,7 @@ async def dispatch(
             said = isinstance(ended, Returned) or (isinstance(ended, Raised) and ended.not_done)
             return ended if said else Stopped()
         call.future.add_done_callback(lambda future: None if future.cancelled() else late(future.result()))
-        return TimedOut() if ending == "timeout" else Stopped()
+        return TimedOut(goes_on=True) if ending == "timeout" else Stopped()
     finally:
         if not call.in_thread:
             call.leave()

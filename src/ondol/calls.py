@@ -111,8 +111,8 @@ class Calls:
                 match todo:
                     case effects.Run(after=after):
                         todo = await self._attempt(call, after)
-                    case effects.Check(after=after):
-                        todo = await self._check(call, after)
+                    case effects.Check(after=after, goes_on=goes_on):
+                        todo = await self._check(call, after, goes_on)
                     case effects.Presume():
                         todo = await self._presume(call)
                     case effects.OutcomeUnknown(reason=reason):
@@ -306,10 +306,12 @@ class Calls:
                 return effects.after_exception(effect, tool.rules, not_done=not_done, reason=reason, now=now)
             case Unwound():
                 return effects.after_exception(effect, tool.rules, not_done=False, reason="it was cancelled", now=now)
-            case TimedOut():
+            case TimedOut(goes_on=goes_on):
                 whose = "its own code" if tool.effect == "steps" else "it"
                 reason = f"{whose} did not end within {tool.timeout.total_seconds():g} s"
-                return effects.after_exception(effect, tool.rules, not_done=False, reason=reason, now=now)
+                return effects.after_exception(
+                    effect, tool.rules, not_done=False, reason=reason, now=now, goes_on=goes_on
+                )
             case Dropped():
                 return effects.after_drop(effect, tool.rules, now)
             case Stopped():
@@ -319,7 +321,7 @@ class Calls:
             case _:
                 assert_never(ending)
 
-    async def _check(self, call: int, after: int) -> effects.Verdict | None:
+    async def _check(self, call: int, after: int, goes_on: bool) -> effects.Verdict | None:
         """The operator's hook looks at what really happened; until the deadline a lost attempt may still act."""
         effect = self._effect(call)
         if after and not await self.drive.sleep(self._not_too_long(effect, after)):
@@ -345,7 +347,9 @@ class Calls:
                 await self._succeeded(effect, ctx, returned(result), "check")
                 return None
             case NotHappened():
-                return effects.after_check(effect, tool.rules, happened=False, reason="", now=self.drive.now())
+                return effects.after_check(
+                    effect, tool.rules, happened=False, reason="", now=self.drive.now(), goes_on=goes_on
+                )
             case CannotTell(reason=why):
                 reason = why or "check cannot tell"
                 return effects.after_check(effect, tool.rules, happened=None, reason=reason, now=self.drive.now())

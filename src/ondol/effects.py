@@ -83,9 +83,13 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Ask the tool's ``check`` what happened, not before ``after``: until then the lost attempt may still act."""
+    """Ask the tool's ``check`` what happened, not before ``after``: until then the lost attempt may still act.
+
+    ``goes_on``: it is known to, as it goes on in this process though its time is over.
+    """
 
     after: int = 0
+    goes_on: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +187,9 @@ def _lost(effect: Effect, rules: Rules | None, now: int) -> Verdict:
     return OutcomeUnknown("the process stopped while it ran")
 
 
-def after_exception(effect: Effect, rules: Rules, *, not_done: bool, reason: str, now: int) -> Verdict:
+def after_exception(
+    effect: Effect, rules: Rules, *, not_done: bool, reason: str, now: int, goes_on: bool = False
+) -> Verdict:
     """What an exception or a time-out of the attempt that just ended in this process means.
 
     That nothing happened in it proves nothing of an idempotent call's attempts before it, whose outcomes were lost.
@@ -195,11 +201,18 @@ def after_exception(effect: Effect, rules: Rules, *, not_done: bool, reason: str
         reason = f"{reason}; nobody knows of the attempts before it"
     if _stricter(effect, rules) == "idempotent":
         return Run() if _may_repeat(effect, rules, now) else OutcomeUnknown(reason)
-    return Check() if rules.has_check else OutcomeUnknown(reason)
+    return Check(goes_on=goes_on) if rules.has_check else OutcomeUnknown(reason)
 
 
-def after_check(effect: Effect, rules: Rules, *, happened: bool | None, reason: str, now: int) -> Verdict:
-    """``check`` did not say that it happened: False is a clear no, None is "cannot tell"."""
+def after_check(
+    effect: Effect, rules: Rules, *, happened: bool | None, reason: str, now: int, goes_on: bool = False
+) -> Verdict:
+    """``check`` did not say that it happened: False is a clear no, None is "cannot tell".
+
+    It may happen yet where the attempt ``goes_on``, so that its no allows no other one beside it.
+    """
+    if happened is False and goes_on:
+        return OutcomeUnknown("it has not happened so far, but the call goes on though its time is over")
     if happened is False and _may_repeat(effect, rules, now):
         return Run()
     if happened is False:

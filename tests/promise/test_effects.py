@@ -28,7 +28,7 @@ from ondol import (
     tool,
 )
 from ondol.testing import FaultPlan, barrier, call, error
-from promise.house import HELLO, House, kinds, letter, look, refund, rest, states, the_ask
+from promise.house import HELLO, SOON, House, kinds, letter, look, refund, rest, states, the_ask
 
 LOOK, REFUND = call("look", order="1"), call("refund", order="1")
 LETTER, MAIL = call("letter", to="kim"), call("mail", to="kim")
@@ -535,6 +535,32 @@ async def test_an_attempt_whose_time_is_over_means_what_an_exception_means(house
             await (await the_ask(run, "unknown_effect")).happened(by="lee")
             assert await rest(run) == "completed"
     assert house.count("act") == (2 if effect == "idempotent" else 1)
+
+
+async def test_a_check_allows_no_other_attempt_beside_one_that_goes_on_though_its_time_is_over(house: House) -> None:
+    goes_on, loop = threading.Event(), asyncio.get_running_loop()
+
+    @tool(effect="once", check=lambda: NotHappened(), timeout=timedelta(seconds=5))  # type: ignore[arg-type]
+    def act(ctx: Context[House]) -> str:
+        ctx.deps.happened(ctx.idempotency_key, "act")
+        loop.call_soon_threadsafe(house.in_tool.set)
+        goes_on.wait(SOON)  # nobody can stop a thread
+        return "done at last"
+
+    agent = house.agent([call("act")], "done", tools=[act])
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        await house.in_tool.wait()
+        await house.clock.wait_for_timers()
+        house.clock.advance(seconds=5)
+        assert await rest(run) == "waiting"
+        (effect,) = await run.effects()
+        assert (effect.state, effect.attempt) == ("unknown", 1)
+        assert "goes on" in effect.reason
+        goes_on.set()
+        await (await the_ask(run, "unknown_effect")).happened(by="lee")
+        assert await rest(run) == "completed"
+    assert house.count("act") == 1
 
 
 # --- keys -------------------------------------------------------------------------------------------------------

@@ -139,6 +139,14 @@ def test_what_any_other_exception_means_depends_on_the_class():
     assert after("once", Rules()) == OutcomeUnknown("boom")
 
 
+def test_a_check_that_says_no_of_a_call_that_goes_on_allows_no_other_one():
+    of = effect("once", "started", attempt=1, first_started=NOW)
+    ended = effects.after_exception(of, CHECKED, not_done=False, reason="too late", now=NOW, goes_on=True)
+    assert ended == Check(goes_on=True)
+    after = effects.after_check(of, CHECKED, happened=False, reason="", now=NOW, goes_on=True)
+    assert isinstance(after, OutcomeUnknown)
+
+
 def test_an_idempotent_call_that_raises_three_times_is_unknown():
     of = effect("idempotent", "started", attempt=3, first_started=NOW)
     assert effects.after_exception(of, TTL, not_done=False, reason="boom", now=NOW) == OutcomeUnknown("boom")
