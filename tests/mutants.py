@@ -2271,10 +2271,19 @@ MUTANTS = (
     Mutant(
         "window: what was too long once is not sent again",
         "runner.py",
-        "        if self.state.fits is not None and sizes.says_how_much(str(error)):\n",
+        "        if before is not None and before.step == step and not sizes.is_less(str(error), before.message):\n",
         "        if False:\n",
         (
             "tests/promise/test_too_long.py::test_a_provider_that_finds_the_shorter_request_too_long_as_well_is_not_asked_again",
+        ),
+    ),
+    Mutant(
+        "window: what a provider counts less of is made shorter again",
+        "runner.py",
+        " and before.step == step and not sizes.is_less(str(error), before.message):\n",
+        ":\n",
+        (
+            "tests/cases/test_c10_long_history.py::test_c10_a_history_whose_newest_turns_are_heavier_than_they_look_is_made_shorter_until_it_fits",
         ),
     ),
     Mutant(

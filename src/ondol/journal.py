@@ -108,7 +108,7 @@ class State:
     worked: int = 0  # microseconds in which a process worked on it; see ``worked_at``
     in_tools: int = 0  # of those, with calls under way
     measured: tuple[int, int] | None = None  # what a provider counted, last, and what that had been estimated at
-    fits: int | None = None  # estimated tokens of a request, since one was too long
+    too_long: events.StepFailed | None = None  # the last request that was, and what may be sent since
     compacted: events.ContextCompacted | None = None  # the last time that less was shown
     summarised: events.ContextCompacted | None = None  # the last time that turns went, so that a summary was made
     summarising: bool = False  # the model is asked for a summary, and nobody has heard what came of it
@@ -116,6 +116,11 @@ class State:
     origin: events.RunOrigin | None = None  # of a replay or a fork
     pool: tuple[Recorded, ...] = ()  # what its calls may still reuse
     restored: tuple[int, int] | None = None  # from a backup: the last instant that it knows of, and that of the restore
+
+    @property
+    def fits(self) -> int | None:
+        """Estimated tokens that a request may have, since one was too long."""
+        return None if self.too_long is None else self.too_long.fits
 
     def but(self, **changes: Any) -> State:
         """The state with other values in these fields."""
@@ -303,7 +308,7 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
             if fallback is not None:
                 return state.but(candidate=fallback, attempt=1, retry_at=None)
             if entry.fits is not None:
-                return state.but(fits=entry.fits, context=None, attempt=attempt + 1, retry_at=None)
+                return state.but(too_long=entry, context=None, attempt=attempt + 1, retry_at=None)
             if retry_at is None:
                 return state.but(model_error=entry)
             return state.but(attempt=attempt + 1, retry_at=retry_at)

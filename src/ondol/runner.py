@@ -619,11 +619,12 @@ class Drive:
         await self._write_failed(failed)
 
     def _fits(self, error: ModelError) -> int | None:
-        """The request was too long: what may be sent instead, if leaving out history makes it fit. Once a run, or until
-        it fits where the provider does not say how much would."""
+        """The request was too long: what may be sent instead, if leaving out history makes it fit. Again, as long as
+        the provider counts less of what is shorter, or does not say how much it counts."""
         if error.kind != "context_overflow" or self.state.context is None:
             return None
-        if self.state.fits is not None and sizes.says_how_much(str(error)):
+        before, step = self.state.too_long, self.state.step + 1
+        if before is not None and before.step == step and not sizes.is_less(str(error), before.message):
             return None
         fits = sizes.fits_after(str(error), self.state.context.tokens)
         return fits if self.prepare.can_fit(fits) else None

@@ -84,9 +84,10 @@ def _window_and_count(said: str) -> tuple[int, int] | None:
     return (window, counted) if counted > window else None
 
 
-def says_how_much(said: str) -> bool:
-    """Does an error say how much fits, and how much it was?"""
-    return _window_and_count(said) is not None and not _tokens_said(_AT_LEAST_SAID, said)
+def is_less(said: str, before: str) -> bool:
+    """Did a provider count less than ``before``, when that was too long as well? True where it does not say."""
+    now, then = _window_and_count(said), _window_and_count(before)
+    return now is None or then is None or bool(_tokens_said(_AT_LEAST_SAID, said)) or now[1] < then[1]
 
 
 def fits_after(said: str, sent: int) -> int:

@@ -89,6 +89,39 @@ async def test_c10_a_history_three_times_the_window_is_shown_in_part_and_the_ses
         await holds_in_all_cases(rt, db, agent, "s", downstream)
 
 
+class CountsDigits(ScriptedModel):
+    """A token is four characters, and each digit is one: a text's length does not say how many it has."""
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelOutput, None]:
+        text = "".join(m.text for m in request.messages)
+        digits = sum(map(str.isdigit, text))
+        if (counted := digits + (len(text) - digits) // 4) > WINDOW:
+            self.requests.append(request)
+            raise ModelError("context_overflow", f"the input has {counted} tokens, the window {WINDOW}")
+        async for output in super().stream(request):
+            yield output
+
+
+async def test_c10_a_history_whose_newest_turns_are_heavier_than_they_look_is_made_shorter_until_it_fits(
+    db: str, downstream: Downstream
+) -> None:
+    await grow(db)
+    wide = Agent("a", model=ScriptedModel(["0123456789" * 300]))  # 3,000 tokens, and looks like 750
+    async with Runtime(db, agents=[wide]) as rt:
+        for n in range(3):
+            await rt.run(wide, f"number {n}", session="s")
+    model = Narrow(CountsDigits, go=["here I am"])
+    agent = Agent("a", model=model)
+    async with Runtime(db, agents=[agent], deps=Outside(downstream.url)) as rt:
+        run = await rt.start(agent, "go", session="s")
+        assert (await run.result()).text == "here I am"
+        asked = sizes(model.of["go"].requests)
+        assert len(asked) == 3
+        assert asked == sorted(asked, reverse=True)
+        assert (await rt.context(run.id)).matches
+        await holds_in_all_cases(rt, db, agent, "s", downstream)
+
+
 async def test_c10_a_turn_that_grows_leaves_out_more_of_the_history_before_it_is_too_long_again(
     db: str, downstream: Downstream
 ) -> None:
