@@ -3935,7 +3935,7 @@ MUTANTS = (
     Mutant(
         "http: a decision passes over nothing that does not go with it",
         "http/service.py",
-        'if word.value is not None and word.kind not in ("answer", "drop", "raise"):',
+        'if chosen is not None and word.kind not in ("answer", "drop", "raise"):',
         "if False:",
         ("tests/http/test_runs.py::test_an_approval_counts_for_what_was_shown_once",),
     ),

@@ -91,8 +91,10 @@ class BlockingAsk:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.ask, name)
 
-    def approve(self, *, by: str | None = None, arguments: Mapping[str, Any] | None = None) -> BlockingAsk:
-        return self._said(self.ask.approve(by=by, arguments=arguments))
+    def approve(
+        self, *, by: str | None = None, arguments: Mapping[str, Any] | None = None, reason: str = ""
+    ) -> BlockingAsk:  # fmt: skip
+        return self._said(self.ask.approve(by=by, arguments=arguments, reason=reason))
 
     def deny(self, *, by: str | None = None, reason: str = "") -> BlockingAsk:
         return self._said(self.ask.deny(by=by, reason=reason))

@@ -235,7 +235,8 @@ class AsyncClient:
             "arguments": _object("arguments", decision.arguments), "value": decision.value,
             "result": decision.result,
         }  # fmt: skip
-        answer = await self._send("POST", f"asks/{ask.id}/decision", body, {"if-match": f'"{ask.arguments_hash}"'})
+        seen = {"if-match": f'"{ask.arguments_hash}"'}
+        answer = await self._send("POST", f"asks/{ask.id}/decision", body, seen, nulls=True)  # None is an answer
         return ask_of(self._here, answer.json())
 
     async def effects(
@@ -458,11 +459,12 @@ class AsyncClient:
     async def _send(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None,
         params: Mapping[str, Any] | None = None, *, safe: bool = True, patience: float | None = None,
+        nulls: bool = False,
     ) -> httpx.Response:  # fmt: skip
         """One request, sent again where that is safe and of use. ``patience``: seconds that its answer may take, where
-        it is not a usual one. Raises the error that its problem is."""
+        it is not a usual one. ``nulls``: what is None in its body is sent. Raises the error that its problem is."""
         waits: Any = httpx.USE_CLIENT_DEFAULT if patience is None else httpx.Timeout(self._timeout, read=patience)
-        given = None if body is None else _written({k: v for k, v in body.items() if v is not None})
+        given = None if body is None else _written({k: v for k, v in body.items() if nulls or v is not None})
         kind = {} if given is None else {"content-type": "application/json"}
         for attempt in range(_TRIES):
             last = attempt == _TRIES - 1

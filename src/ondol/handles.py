@@ -366,12 +366,14 @@ class Ask:
     def _about(self) -> str:
         return called(self.tool, self.arguments) if self.tool else safe(self.question)
 
-    async def approve(self, *, by: str | None = None, arguments: Mapping[str, Any] | None = None) -> Ask:
+    async def approve(
+        self, *, by: str | None = None, arguments: Mapping[str, Any] | None = None, reason: str = ""
+    ) -> Ask:  # fmt: skip
         """Let the call run with exactly these arguments, or with ``arguments`` in their place, in full."""
         if arguments is not None and not isinstance(arguments, Mapping):
             raise InvalidInput(f"arguments must be a mapping in full, got {type(arguments).__name__}")
         replaced = None if arguments is None else dict(arguments)
-        return await self._rt.decide(self, Decision(kind="approve", arguments=replaced), by=by)
+        return await self._rt.decide(self, Decision(kind="approve", arguments=replaced, reason=reason), by=by)
 
     async def deny(self, *, by: str | None = None, reason: str = "") -> Ask:
         """Refuse the call: the model is told so, and the run goes on."""

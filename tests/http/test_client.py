@@ -195,6 +195,21 @@ class Breaking(httpx.AsyncHTTPTransport):
         return answer
 
 
+async def test_none_is_an_answer_from_afar_too(db: str) -> None:
+    @tool(effect="steps")
+    async def ask(ctx: Context[None]) -> str:
+        """Ask."""
+        return str(await ctx.ask("Which table?", schema=int | None))
+
+    agent = Agent("asker", model=Conversation({"ask": [[call("ask")], "done"]}), tools=[ask])
+    async with Runtime(db, agents=[agent]) as rt, door(rt) as http, AsyncClient(http.url) as there:
+        run = await there.start("asker", "ask")
+        with pytest.raises(RunWaiting):
+            await run.result()
+        decided = await (await run.asks())[0].answer(None, by="lee")
+        assert (decided.state, decided.value, (await run.result()).text) == ("decided", None, "done")
+
+
 async def test_what_an_ask_is_not_decided_with_is_refused_in_the_same_words(there: AsyncClient, http: Door) -> None:
     run = await there.start("payer", "pay")
     with pytest.raises(RunWaiting):

@@ -129,6 +129,40 @@ async def test_an_approval_counts_for_what_was_shown_once(http: Door) -> None:
     assert result.json()["text"] == "done"
 
 
+async def test_an_answer_without_a_value_is_none_and_null_is_one(db: str) -> None:
+    @tool(effect="steps")
+    async def ask(ctx: Context[None]) -> str:
+        """Ask."""
+        return str(await ctx.ask("Which table?", schema=int | None))
+
+    agent = Agent("asker", model=Conversation({"ask": [[call("ask")], "done"]}), tools=[ask])
+    async with Runtime(db, agents=[agent]) as rt, door(rt) as http:
+        waiting = await run(http.client, "asker", "ask")
+        (ask_,) = (await http.client.get("/v1/asks", params={"run": waiting.json()["id"]})).json()["items"]
+        where, match = f"/v1/asks/{ask_['id']}/decision", {"if-match": f'"{ask_["arguments_hash"]}"'}
+        nothing = await http.client.post(where, json={"decision": "answer", "by": "lee"}, headers=match)
+        assert (nothing.status_code, nothing.json()["code"]) == (422, "invalid_input")
+        assert "send the answer as 'value'" in nothing.json()["detail"]
+        assert (await rt.get_ask(ask_["id"])).state == "open"
+        null = await http.client.post(where, json={"decision": "answer", "value": None, "by": "lee"}, headers=match)
+        assert (null.status_code, null.json()["decision"], null.json()["value"]) == (200, "answer", None)
+
+
+async def test_why_it_was_decided_is_kept_or_told_where_to_say_it(http: Door) -> None:
+    waiting = await run(http.client, "payer", "pay")
+    (ask,) = (await http.client.get("/v1/asks", params={"run": waiting.json()["id"]})).json()["items"]
+    where, match = f"/v1/asks/{ask['id']}/decision", {"if-match": f'"{ask["arguments_hash"]}"'}
+    for decision, other, goes in [
+        ("approve", "evidence", "reason"), ("deny", "evidence", "reason"), ("happened", "reason", "evidence"),
+    ]:  # fmt: skip
+        unfit = await http.client.post(where, json={"decision": decision, other: "seen"}, headers=match)
+        assert (unfit.status_code, f"as '{goes}'" in unfit.json()["detail"]) == (422, True), unfit.text
+    why = {"decision": "approve", "by": "lee", "reason": "the customer called"}
+    assert (await http.client.post(where, json=why, headers=match)).status_code == 200
+    (act,) = [a for a in await http.app.runtime.audit() if a.act == "ask.approve"]
+    assert (act.by, act.door, act.note) == ("lee", "http", "the customer called")
+
+
 async def test_the_client_of_the_stream_that_made_a_run_takes_it_with_it(db: str) -> None:
     gate = Gate()
 

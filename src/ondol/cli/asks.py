@@ -103,10 +103,11 @@ async def approve(
     arguments: Annotated[
         str | None, typer.Option("--arguments", metavar="JSON", help="Run it with these instead, given in full.")
     ] = None,
+    reason: Annotated[str, typer.Option("--reason", metavar="WHY", help="Kept with the approval.")] = "",
 ) -> None:
     """Let a call run, with exactly the arguments that 'asks show' prints."""
     replaced = None if arguments is None else parse_object("--arguments", arguments)
-    await _decide(cli, id, lambda ask: ask.approve(by=by, arguments=replaced))
+    await _decide(cli, id, lambda ask: ask.approve(by=by, arguments=replaced, reason=reason))
 
 
 @verb(app, "deny")

@@ -325,10 +325,11 @@ class NewPin(Body):
 
 
 class DecideAsk(Body):
-    """``approve``, with ``arguments`` in the place of those that were asked about; ``deny``; ``answer`` with ``value``;
-    of an unknown effect ``happened`` with ``result``, ``not_happened``, ``give_up``; of a parked run ``resume``,
-    ``fail``; of a request that is too large ``compact``, ``drop`` (with the parts as ``value``, ``["calls", "turns"]``
-    or fewer), ``raise`` (with the tokens as ``value``), ``fail``."""
+    """``approve``, with ``arguments`` in the place of those that were asked about; ``deny``; ``answer`` with ``value``,
+    which may be null; of an unknown effect ``happened`` with ``result``, ``not_happened``, ``give_up``, these with what
+    was seen as ``evidence``; of a parked run ``resume``, ``fail``; of a request that is too large ``compact``, ``drop``
+    (with the parts as ``value``, ``["calls", "turns"]`` or fewer), ``raise`` (with the tokens as ``value``), ``fail``.
+    Why it is decided so goes with any of them as ``reason``, but for those with evidence."""
 
     decision: Literal[
         "approve", "deny", "answer", "happened", "not_happened", "give_up", "resume", "fail", "compact", "drop", "raise"

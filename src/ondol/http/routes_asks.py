@@ -57,8 +57,9 @@ def routes(service: Service) -> APIRouter:
     @router.post("/asks/{ask}/decision", responses={200: {"model": AskBody}, **routing.problems()})
     async def decide_ask(request: Request, ask: AskId, body: DecideAsk, if_match: IfMatch = None) -> Response:
         """Decide an ask, once. `If-Match` is the hash of the arguments that the person saw."""
+        value = body.value if "value" in body.model_fields_set else ...  # null is an answer
         word = Word(
-            kind=body.decision, arguments=body.arguments, value=body.value, result=body.result, evidence=body.evidence,
+            kind=body.decision, arguments=body.arguments, value=value, result=body.result, evidence=body.evidence,
             reason=body.reason, by=body.by,
         )  # fmt: skip
         decided = await service.decide(caller_in(request), ask, word, seen=matched(if_match))

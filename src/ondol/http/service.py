@@ -58,12 +58,12 @@ class Page:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Word:
     """What a person says to an ask. ``kind``: approve (with other ``arguments``, in full, if given), deny · answer
-    (with ``value``) · happened (with ``result``), not_happened, give_up · resume, fail · compact, drop, raise
-    (both with a ``value``, if given). ``by`` is who says it."""
+    (with ``value``; ``...``: nothing was given) · happened (with ``result``), not_happened, give_up · resume, fail ·
+    compact, drop, raise (both with a ``value``, if given). ``by`` is who says it."""
 
     kind: str
     arguments: Mapping[str, Any] | None = None
-    value: Any = None
+    value: Any = ...
     result: Any = None
     evidence: str = ""
     reason: str = ""
@@ -516,13 +516,18 @@ async def _say(ask: Ask, word: Word, by: str) -> Ask:
     """Through the same methods as a Python program's."""
     if word.arguments is not None and word.kind != "approve":
         raise InvalidInput("arguments go with 'approve': they replace those that were asked about, in full")
-    if word.value is not None and word.kind not in ("answer", "drop", "raise"):
+    chosen = None if word.value is ... else _untagged(word.value)
+    if chosen is not None and word.kind not in ("answer", "drop", "raise"):
         raise InvalidInput(f"a value does not go with {word.kind!r}: it goes with answer, drop and raise")
     if word.result is not None and word.kind != "happened":
         raise InvalidInput(f"a result does not go with {word.kind!r}: it goes with happened, as what the model is told")
+    if word.evidence and word.kind not in ("happened", "not_happened", "give_up"):
+        raise InvalidInput(f"evidence does not go with {word.kind!r}: say why as 'reason'")
+    if word.reason and word.kind in ("happened", "not_happened"):
+        raise InvalidInput(f"a reason does not go with {word.kind!r}: say what was seen as 'evidence'")
     match word.kind:
         case "approve":
-            return await ask.approve(by=by, arguments=_decoded(word.arguments))
+            return await ask.approve(by=by, arguments=_decoded(word.arguments), reason=word.reason)
         case "deny":
             return await ask.deny(by=by, reason=word.reason)
         case "happened":
@@ -531,9 +536,11 @@ async def _say(ask: Ask, word: Word, by: str) -> Ask:
             return await ask.not_happened(word.evidence, by=by)
         case "give_up":
             return await ask.give_up(word.reason or word.evidence, by=by)
+        case "answer" if word.value is ... and ask.kind == "question":
+            raise InvalidInput(f"ask {ask.id} ({ask.question!r}) is not answered: send the answer as 'value'")
         case "answer":
-            return await ask.answer(_untagged(word.value), by=by, reason=word.reason)
-        case "drop" | "raise" if word.value is not None:
-            return await ask.answer({word.kind: _untagged(word.value)}, by=by, reason=word.reason)
+            return await ask.answer(chosen, by=by, reason=word.reason)
+        case "drop" | "raise" if chosen is not None:
+            return await ask.answer({word.kind: chosen}, by=by, reason=word.reason)
         case _:
             return await ask.answer(word.kind, by=by, reason=word.reason)

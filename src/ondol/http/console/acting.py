@@ -179,9 +179,9 @@ def _word(form: FormData, ask: Ask) -> Word:
                     "the arguments below were edited, and Approve is for those that were asked about: nothing was "
                     "decided. Press Approve these, or load the page again"
                 )
-            return Word(kind=kind, by=by)
+            return Word(kind=kind, reason=reason, by=by)
         case "replace":
-            return Word(kind="approve", arguments=_object(text_in(form, "arguments")), by=by)
+            return Word(kind="approve", arguments=_object(text_in(form, "arguments")), reason=reason, by=by)
         case "answer":
             return Word(kind=kind, value=_answer(text_in(form, "value"), ask.schema or {}), reason=reason, by=by)
         case "raise" if tokens := text_in(form, "tokens").strip():
