@@ -2269,6 +2269,22 @@ MUTANTS = (
         ("tests/promise/test_context.py::test_a_request_that_cannot_be_made_small_enough_is_not_sent",),
     ),
     Mutant(
+        "cancel: what failed for now goes on no more",
+        "transactions/ending.py",
+        "    if run.state in lifecycle.SETTLED and not run.retryable:\n",
+        "    if run.state in lifecycle.SETTLED:\n",
+        ("tests/promise/test_cancel.py::test_what_failed_for_now_does_not_go_on_once_it_was_cancelled",),
+    ),
+    Mutant(
+        "http: a client that goes away does not end for good what failed for now",
+        "http/replies.py",
+        "        if (await run.refresh()).status not in ENDED:",
+        "        if True:",
+        (
+            "tests/http/test_stopping.py::test_a_client_that_goes_away_as_its_run_fails_for_now_does_not_end_it_for_good",
+        ),
+    ),
+    Mutant(
         "window: what was too long once is not sent again",
         "runner.py",
         "        if before is not None and before.step == step and not sizes.is_less(str(error), before.message):\n",

@@ -22,8 +22,10 @@ from kit import Gate
 from providers.loopback import LoopbackServer
 from providers.openai_server import says, stalls
 
-from ondol import Agent, Context, Runtime
-from ondol.testing import Process, ScriptedModel, call
+from ondol import Agent, Context, Event, Runtime
+from ondol.http import replies
+from ondol.http.drain import Drain
+from ondol.testing import Process, ScriptedModel, call, error
 
 STREAM = {"accept": "text/event-stream"}
 
@@ -81,6 +83,31 @@ async def test_a_client_that_goes_away_stops_everything_that_its_run_does(
         told = [m["role"] for m in provider.exchanges[-1].body["messages"]]
         assert told.count("user") >= 1
         assert len((await client.get("/v1/sessions/child/messages")).json()["items"]) >= 2
+
+
+async def test_a_client_that_goes_away_as_its_run_fails_for_now_does_not_end_it_for_good(db: str) -> None:
+    agent = Agent("a", model=ScriptedModel(lambda request: error("quota")))
+    async with Runtime(db, agents=[agent]) as rt:
+        run = await rt.start(agent, "go")
+        told = [event async for event in run.events()]
+        last_is_told, never = asyncio.Event(), asyncio.Event()
+
+        async def events() -> AsyncIterator[Event | None]:
+            for event in told:
+                yield event
+            last_is_told.set()
+            await never.wait()
+
+        async def send(message: object) -> None:
+            pass
+
+        async def receive() -> dict[str, str]:
+            await last_is_told.wait()
+            return {"type": "http.disconnect"}
+
+        stream = replies.stream(run, events(), Drain(), on_disconnect="cancel")
+        await stream({"type": "http"}, receive, send)  # type: ignore[arg-type]
+        assert (await run.refresh()).retryable
 
 
 async def test_a_process_that_is_asked_to_stop_reaches_a_boundary_and_the_next_one_goes_on(

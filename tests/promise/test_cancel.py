@@ -33,7 +33,7 @@ from ondol import (
     steps,
     tool,
 )
-from ondol.testing import FaultPlan, ScriptedModel, barrier, call
+from ondol.testing import FaultPlan, ScriptedModel, barrier, call, error
 from promise.house import HELLO, House, kinds, notes, rest, states, the_ask
 
 LOOK, REFUND, LETTER = call("look", order="1"), call("refund", order="1"), call("letter", to="kim")
@@ -547,6 +547,26 @@ async def test_a_cancel_is_idempotent_and_recorded_once(house: House) -> None:
         (act,) = await life.rt.audit()
         assert (act.act, act.subject, act.door) == ("run.cancel", run.id, "console")
         assert act.by == (run.error or {})["by"]
+
+
+async def test_what_failed_for_now_does_not_go_on_once_it_was_cancelled(house: House) -> None:
+    agent = house.agent([LETTER], error("quota"))
+    async with house.life(agent) as life:
+        run = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert await rest(run) == "failed"
+        assert run.retryable
+        assert (await run.cancel(by="kim", reason="enough")).status == "cancelled"
+        again = await life.rt.start(agent, "go", session="s", operation_id="op")
+        assert await rest(again) == "cancelled"
+        assert again.error == {"code": "cancelled", "message": "enough", "by": "kim"}
+        assert (await life.rt.resume(run.id)).status == "cancelled"
+        assert (await kinds(run))[-1] == "run.cancelled"
+        assert [act.by for act in await life.rt.audit()] == ["kim"]
+        assert await states(run) == [("letter", "succeeded", 1)]  # it stays listed, and the next turn is told of it
+        await life.rt.run(agent, HELLO, session="s", operation_id="next")
+        (note,) = notes(house.asked((await life.rt.find_run("next")).id)[0])
+        assert "not answered (cancelled)" in note
+    assert len(house.asked(run.id)) == 2
 
 
 async def test_a_cancel_survives_the_process_that_accepted_it(house: House) -> None:

@@ -493,7 +493,7 @@ def cancel(step: Step, args: Mapping[str, Any]) -> None:
     before = step.before.runs[args["run_id"]]
     after = step.after.runs[before.id]
     step.touches(before.id, sessions=(before.session,))
-    if before.state in (*ENDED, "joined"):
+    if before.state in (*ENDED, "joined") and not before.retryable:
         step.nothing()
     elif before.state == "running":
         assert after.state == "running"

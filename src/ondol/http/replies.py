@@ -73,6 +73,7 @@ def stream(
     headers = _headers(run) | {"ondol-on-disconnect": on_disconnect} | (_REPLAYED if replayed else {})
 
     async def gone() -> None:
-        await run.cancel(by=run.user or "client", reason="the client of its stream went away")
+        if (await run.refresh()).status not in ENDED:  # what failed for now may go on
+            await run.cancel(by=run.user or "client", reason="the client of its stream went away")
 
     return EventStream(events, drain, headers=headers, gone=gone if on_disconnect == "cancel" else None)

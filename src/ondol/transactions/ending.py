@@ -143,15 +143,15 @@ class Cancelled(NamedTuple):
 
 
 def cancel(tenant: str, run_id: str, by: str, door: str, reason: str, at: int) -> Tx[Cancelled]:
-    """A signal to the holder; at once where nobody holds the run. Idempotent."""
+    """A signal to the holder; at once where nobody holds the run. Idempotent. What failed for now goes on no more."""
     run = yield from get_run(tenant, run_id)
-    if run.state in lifecycle.SETTLED:
+    if run.state in lifecycle.SETTLED and not run.retryable:
         return Cancelled(run, pending=False)
     return (yield from stop(run, events.RunCancelled(by=by, door=door, reason=reason), at))
 
 
 def stop(run: RunRow, last: events.RunCancelled, at: int) -> Tx[Cancelled]:
-    """Ask an unfinished or parked run to stop. A cancel goes further than an interrupt that came before it."""
+    """Ask a run that may go on to stop. A cancel goes further than an interrupt that came before it."""
     kind = "interrupt" if last.interrupted_by else "cancel"
     act = act_row(run.tenant, at, last.by, last.door, f"run.{kind}", run.id, last.reason)
     if run.state == "running":
