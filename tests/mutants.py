@@ -3942,6 +3942,13 @@ MUTANTS = (
         ("tests/stores/test_sqlite_damage.py::test_a_damaged_state_can_be_replaced_by_hand",),
     ),
     Mutant(
+        "console: what is unknown of a run that has ended is not offered to be run",
+        "http/console/templates/parts.html",
+        "result, run.status in ended) }}",
+        "result, false) }}",
+        ("tests/http/console/test_forms.py::test_what_is_unknown_of_a_run_that_has_ended_is_not_offered_to_be_run",),
+    ),
+    Mutant(
         "console: Approve passes over no arguments that were edited",
         "http/console/acting.py",
         'if (typed := text_in(form, "arguments")).strip() and not _is_shown(typed, ask):',

@@ -268,6 +268,25 @@ async def test_an_unknown_effect_is_settled_by_what_somebody_saw(h: House) -> No
     assert (act.by, act.note) == ("lee", "it is in the outbox")
 
 
+async def test_what_is_unknown_of_a_run_that_has_ended_is_not_offered_to_be_run(h: House) -> None:
+    ask = await asked(h, "lost")
+    pages = (
+        "/",
+        "/asks",
+        f"/asks/{ask.id}",
+        f"/effects/{ask.effect}",
+        f"/runs/{ask.run}",
+        f"/session?id={ask.session}",
+    )
+    for address in pages:
+        assert "It did not: run it" in (await h.page(address)).text, address
+    await (await h.rt.get_run(ask.run)).cancel(by="lee")
+    for address in pages:
+        shown = (await h.page(address)).text
+        assert "It did not" in shown, address
+        assert "run it" not in shown, address
+
+
 @pytest.mark.parametrize(
     ("fields", "value"),
     [

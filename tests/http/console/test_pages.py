@@ -226,6 +226,15 @@ async def test_times_are_of_the_runs_zone_with_utc_behind_them(db: str) -> None:
         assert "30 Nov 2026 15:00:00 -05:00" in (await h.page("/runs")).text
 
 
+async def test_what_needs_a_person_is_told_in_the_zone_of_its_run(db: str) -> None:
+    async with house(db, clock=ManualClock("2026-11-30T20:00:00Z"), time_zone="Asia/Seoul") as h:
+        await h.rests("pay", time_zone="America/New_York")
+        for address in ("/", "/asks"):
+            page = await h.page(address)
+            assert "15:00:00 -05:00" in page.text, address
+            assert "+09:00" not in page.text, address
+
+
 async def test_filters_of_runs_stand_in_the_address(at_home: House) -> None:
     mine = await at_home.rests("find", operation_id="needle-7", user="kim")
     other = await at_home.rests("x", "down")

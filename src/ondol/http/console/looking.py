@@ -63,7 +63,7 @@ def _add_lists(router: APIRouter, looks: Looks) -> None:
         return await looks.page(
             request, "home.html", caller=caller, recent=recent.items,
             asks=[a for a in asks.items if a not in unknown and a not in stopped], unknown=unknown, stopped=stopped,
-            more_asks=asks.next,
+            more_asks=asks.next, runs=await _runs(looks, caller, asks.items),
             failed=lately, more_failed=failed.next is not None and len(lately) == len(failed.items),
             today=day, today_tokens=0 if day is None else _counted(day), agents=service.agents(caller),
         )  # fmt: skip
@@ -105,10 +105,10 @@ def _add_lists(router: APIRouter, looks: Looks) -> None:
         found = await service.effects(
             caller, session=session or None, state=state or None, after=after or None, limit=_PER_PAGE
         )
-        zones = await _zones(looks, caller, {e.run for e in found.items})
+        of_them = await _runs(looks, caller, found.items)
         return await looks.page(
             request, "effects.html", caller=caller, found=found, wanted=wanted, given=given, states=EFFECT_STATES,
-            zones=zones, after=after or None,
+            runs=of_them, after=after or None,
         )  # fmt: skip
 
 
@@ -167,7 +167,7 @@ def _add_run(router: APIRouter, looks: Looks) -> None:
         found = await service.run(caller, run)
         effects = await service.effects_of(found)
         return await looks.page(
-            request, "run_effects.html", tab="effects", effects=effects, zones={run: found.time_zone},
+            request, "run_effects.html", tab="effects", effects=effects, runs={run: found},
             **await _about(looks, caller, found),
         )  # fmt: skip
 
@@ -264,9 +264,9 @@ def _add_asks(router: APIRouter, looks: Looks) -> None:
             caller, state=None if state == "all" else state, after=after or None, newest_first=state != "open",
             limit=_PER_PAGE,
         )  # fmt: skip
-        zones = await _zones(looks, caller, {a.run for a in found.items})
+        of_them = await _runs(looks, caller, found.items)
         return await looks.page(
-            request, "asks.html", caller=caller, found=found, state=state, states=states, zones=zones,
+            request, "asks.html", caller=caller, found=found, state=state, states=states, runs=of_them,
             after=after or None,
         )  # fmt: skip
 
@@ -286,10 +286,10 @@ async def show_ask(
     typed: str | None = None,
 ) -> Response:  # fmt: skip
     """The page of an ask; with the ``error`` of a decision that was not taken, and what was typed for it."""
-    zones = await _zones(looks, caller, {ask.run})
     return await looks.page(
-        request, "ask.html", status=status, caller=caller, ask=ask, zones=zones, error=error, typed=typed
-    )
+        request, "ask.html", status=status, caller=caller, ask=ask, error=error, typed=typed,
+        runs=await _runs(looks, caller, [ask]),
+    )  # fmt: skip
 
 
 async def show_effect(
@@ -300,17 +300,16 @@ async def show_effect(
     and as what the call returned."""
     found = await looks.service.asks(caller, run=effect.run, state=None, limit=1000)
     about = [a for a in found.items if a.effect == effect.id]
-    zones = await _zones(looks, caller, {effect.run})
     return await looks.page(
-        request, "effect.html", status=status, caller=caller, effect=effect, about=about, zones=zones, error=error,
-        typed=typed, result=result,
+        request, "effect.html", status=status, caller=caller, effect=effect, about=about, error=error,
+        typed=typed, result=result, runs=await _runs(looks, caller, [effect]),
     )  # fmt: skip
 
 
-async def _zones(looks: Looks, caller: Caller, runs: set[str]) -> dict[str, str | None]:
-    """The time zone of each of these runs."""
-    found = await asyncio.gather(*(looks.service.run(caller, run) for run in runs))
-    return {run.id: run.time_zone for run in found}
+async def _runs(looks: Looks, caller: Caller, of: Sequence[Ask | Effect]) -> dict[str, Run]:
+    """The runs of these, by id."""
+    found = await asyncio.gather(*(looks.service.run(caller, run) for run in {one.run for one in of}))
+    return {run.id: run for run in found}
 
 
 def _add_rest(router: APIRouter, looks: Looks) -> None:

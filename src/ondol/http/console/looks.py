@@ -17,6 +17,7 @@ from starlette.responses import RedirectResponse, Response
 
 from ondol import values
 from ondol.errors import OndolError, Unauthenticated
+from ondol.handles import ENDED
 from ondol.http.callers import Caller
 from ondol.http.console import shown
 from ondol.http.problems import failure_headers, problem, status_of
@@ -71,7 +72,7 @@ def _templates() -> Environment:
     }  # fmt: skip
     env.globals |= {
         "called": called, "version": __version__, "money": shown.money, "options": shown.options,
-        "most_shown": _MOST_SHOWN,
+        "most_shown": _MOST_SHOWN, "ended": ENDED,
         "new_key": lambda: secrets.token_hex(8),
     }  # fmt: skip
     return env
