@@ -104,10 +104,13 @@ def test_an_unknown_effect_that_happened_is_not_repeated(cwd: Path) -> None:
     settle = ("effects", "resolve", effect)
     assert command(*settle, cwd=cwd).code == 2
     assert command(*settle, "--happened", "--give-up", cwd=cwd).code == 2
+    for outcome in ("--happened", "--not-happened", "--give-up"):
+        unseen = command(*settle, outcome, "--evidence", " ", "--by", "lee", cwd=cwd)
+        assert (unseen.code, "--evidence TEXT" in unseen.err) == (2, True)
     happened = (*settle, "--happened", "--result", '"sent"', "--evidence", "I saw it", "--by", "lee")
     assert command(*happened, cwd=cwd).code == 0
     assert command(*happened, cwd=cwd).code == 0  # the same word again
-    assert command(*settle, "--not-happened", cwd=cwd).code == 5
+    assert command(*settle, "--not-happened", "--evidence", "looked", cwd=cwd).code == 5
     assert go_on(run, "losing", cwd).out == "well\n"
     assert (cwd / "lost").read_text() == "a letter\n"
     assert "lose returned: sent" in command("context", run, cwd=cwd).out
@@ -127,8 +130,8 @@ def test_what_a_call_returned_is_printed_in_full_and_an_unknown_one_has_no_resul
     none = command("effects", "show", effect, "--result", cwd=cwd)
     assert (none.code, none.out) == (4, "")
     assert "is unknown: no result of it is kept" in none.err
-    settled = command("effects", "resolve", effect, "--happened", "--result", '{"id": [1, 2]}', cwd=cwd)
-    assert settled.code == 0
+    settle = ("effects", "resolve", effect, "--happened", "--evidence", "seen", "--result", '{"id": [1, 2]}')
+    assert command(*settle, cwd=cwd).code == 0
     assert command("effects", "show", effect, "--result", cwd=cwd).out == '{"id": [1, 2]}\n'
     assert json.loads(command("effects", "show", effect, "--result", "-o", "json", cwd=cwd).out) == {"id": [1, 2]}
 
@@ -158,7 +161,8 @@ def test_what_is_not_there_is_not_found(cwd: Path) -> None:
     for words in (
         ("runs", "show", "r_nobody"), ("runs", "cancel", "r_nobody"), ("runs", "watch", "r_nobody"),
         ("asks", "show", "a_nobody"), ("asks", "deny", "a_nobody"), ("effects", "show", "nothing"),
-        ("effects", "resolve", "e_nobody_0", "--happened"), ("sessions", "show", "nobody"), ("context", "r_nobody"),
+        ("effects", "resolve", "e_nobody_0", "--happened", "--evidence", "seen"), ("sessions", "show", "nobody"),
+        ("context", "r_nobody"),
     ):  # fmt: skip
         done = command(*words, cwd=cwd)
         assert (done.code, done.out, done.err.count("\n")) == (4, "", 1), words

@@ -103,7 +103,7 @@ async def test_a_stream_ends_when_its_token_does(db: str, path: str, how: str) -
 
 
 BODIES = {"runs": {"agent": "hello", "input": "hi"}, "fork": {"at_step": 1}, "decision": {"decision": "deny"},
-          "resolution": {"outcome": "give_up"}, "{agent}": {"fact": "likes tea"},
+          "resolution": {"outcome": "give_up", "evidence": "it is lost"}, "{agent}": {"fact": "likes tea"},
           "{fact}": {"fact": "likes tea"}, "pins": {"text": "be brief"}}  # fmt: skip
 
 
@@ -200,12 +200,16 @@ async def test_what_is_somebody_elses_is_not_there(http: Door) -> None:
             for owner in (kim, server):
                 assert (await http.client.get(path, headers=owner)).status_code in (200, 202), path
     match = {"if-match": f'"{ask["arguments_hash"]}"'}
+    for unseen in ({}, {"evidence": " "}):
+        bare = {"outcome": "happened", **unseen}
+        answer = await http.client.post(f"/v1/effects/{ask['effect']}/resolution", json=bare, headers=server)
+        assert (answer.status_code, "evidence" in answer.json()["detail"]) == (422, True), answer.text
     for stranger in (lee, elsewhere):
         for path, body, more in [
             (f"/v1/runs/{id}/cancel", {}, {}), (f"/v1/runs/{id}/replay", {}, {}), (f"/v1/runs/{id}/resume", None, {}),
             (f"/v1/runs/{id}/fork", {"at_step": 1}, {}),
             (f"/v1/asks/{ask['id']}/decision", {"decision": "deny"}, match),
-            (f"/v1/effects/{ask['effect']}/resolution", {"outcome": "give_up"}, {}),
+            (f"/v1/effects/{ask['effect']}/resolution", {"outcome": "give_up", "evidence": "it is lost"}, {}),
         ]:  # fmt: skip
             answer = await http.client.post(path, json=body, headers={**stranger, **more})
             assert answer.status_code == 404, (path, answer.text)

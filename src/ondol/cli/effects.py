@@ -126,6 +126,8 @@ async def resolve(
         raise InvalidInput("say one of --happened, --not-happened and --give-up")
     if result is not None and not happened:
         raise InvalidInput("--result goes with --happened: it is what the model is told")
+    if not evidence.strip():
+        raise InvalidInput("say where you looked and what you saw: --evidence TEXT")
     said = None if result is None else parse_json("--result", result)
 
     async def settle(rt: Runtime, one: str) -> tuple[str, Any]:

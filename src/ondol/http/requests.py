@@ -343,10 +343,11 @@ class DecideAsk(Body):
 
 
 class ResolveEffect(Body):
-    """What somebody found out who looked; ``result`` is what the model is told."""
+    """What somebody found out who looked: ``evidence`` is where, and what they saw; ``result`` is what the model is
+    told."""
 
     outcome: Literal["happened", "not_happened", "give_up"]
-    evidence: Words = ""
+    evidence: Words
     result: Any = None
     by: Id | None = None
 

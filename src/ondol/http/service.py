@@ -449,9 +449,12 @@ class Service:
 
         Raises:
             NotFound: nothing about it is, or was, to be settled. AlreadyDecided: somebody said otherwise. Forbidden
+            InvalidInput: it comes without evidence.
         """
         caller.needs("answer")
         await self._own_effect(caller, effect)
+        if not word.evidence.strip():
+            raise InvalidInput("say where you looked and what you saw: that is the evidence")
         ask = await self.rt.settling_ask(effect, tenant=caller.tenant)
         await self._check_not_own(caller, ask, word)
         await _say(ask, word, caller.acts_as(word.by))

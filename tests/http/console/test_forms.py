@@ -251,9 +251,10 @@ async def test_an_unknown_effect_is_settled_by_what_somebody_saw(h: House) -> No
     page = await h.page("/")
     assert "send_email" in page.text
     form = page.fields(where)
-    refused = await h.post(where, 422, **form, outcome="happened", evidence=" ", result="<sent>")
-    assert "evidence" in refused.text
-    assert "<sent>" in refused.text, "what was typed is gone"
+    for outcome in ("happened", "not_happened", "give_up"):
+        refused = await h.post(where, 422, **form, outcome=outcome, evidence=" ", result="<sent>")
+        assert "that is the evidence" in refused.text
+        assert "<sent>" in refused.text, "what was typed is gone"
     assert "say what you saw" in (await h.post(where, 422, **form, outcome="", evidence="x")).text
     there = await h.post(where, **form, outcome="happened", evidence="it is in the outbox", result="sent", by="lee")
     assert there.to == "/"

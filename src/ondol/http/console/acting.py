@@ -155,8 +155,6 @@ def _add_decisions(router: APIRouter, looks: Looks) -> None:
             )  # fmt: skip
             if kind not in ("happened", "not_happened", "give_up"):
                 raise InvalidInput("say what you saw: it happened, it did not, or nobody can tell")
-            if kind != "give_up" and not word.evidence.strip():
-                raise InvalidInput("say where you looked and what you saw: that is the evidence")
             await service.resolve(caller, effect, word)
         except Unauthenticated:
             raise
