@@ -91,6 +91,14 @@ def test_global_options_stand_before_or_after_the_noun_or_in_the_environment(fol
     assert ondol("runs", "nonsense", cwd=folder).code == 2
 
 
+@pytest.mark.parametrize("option", ["--db", "--url"])
+def test_an_empty_variable_is_no_store_and_no_server(folder: Path, option: str) -> None:
+    for words in ([option, "", "runs"], ["runs", "ls", option, ""]):
+        done = ondol(*words, cwd=folder)
+        assert done.code == 2, done.out
+        assert f"{option} names nothing" in done.err
+
+
 def test_lists_are_filtered_and_never_cut_or_coloured_in_a_pipe(folder: Path) -> None:
     db = ("--db", "sqlite:///t.db")
     listed = ondol(*db, "runs", cwd=folder)

@@ -79,6 +79,10 @@ class Options:
     def with_given(
         self, db: str | None, format: Format | None, no_color: bool, log_json: bool, url: str | None = None
     ) -> Options:
+        """Raises InvalidInput for an empty one, which would mean the store of the folder where one stands."""
+        for name, value in (("--db", db), ("--url", url)):
+            if value == "":
+                raise InvalidInput(f"{name} names nothing: is the variable set that it comes from?")
         return Options(
             db or self.db, format or self.format, no_color or self.no_color, log_json or self.log_json, url or self.url
         )
