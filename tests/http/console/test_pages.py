@@ -172,6 +172,62 @@ def commands_of_empty(page: Page) -> list[str]:
     return [html.unescape(command) for command in found]
 
 
+async def test_the_command_beside_a_page_does_the_same(tmp_path: Path) -> None:
+    clock = ManualClock("2026-11-30T20:00:00Z")
+    (tmp_path / "app.py").write_text("""
+from ondol import Agent
+from ondol.testing import ScriptedModel
+
+agent = Agent("down", model=ScriptedModel(lambda _: "up again"))
+""")
+
+    async def typed(command: str) -> str:
+        program, *words = shlex.split(command.replace("APP:down", "app.py:agent"))
+        assert program == "ondol"
+        done = await asyncio.to_thread(ondol, *words, cwd=tmp_path)
+        assert done.code == 0, (command, done.err)
+        return done.out
+
+    async with house(f"sqlite:///{tmp_path / 'o.db'}", clock=clock, time_zone="Asia/Seoul") as h:
+        before = await h.rests("hi", "hello", session="--x")
+        clock.set("2026-12-01T20:00:00Z")  # the second of December there
+        late = await h.rests("hi", "down", session="day")
+        lists = [
+            await h.page("/usage?by=session&days=1"), await h.page("/usage?by=day&days=30"),
+            await h.page("/runs?state=failed"), await h.page("/session?id=--x"),
+            await h.page(f"/runs/{before.id}/context"),
+        ]  # fmt: skip
+        filtered = [await h.page(f"/runs?{query}") for query in ("agent=down", "q=hi")]
+        (resume,) = [c for c in commands(await h.page(f"/runs/{late.id}")) if "resume" in c]
+    today, month, failed, rm, preview = (commands(page)[-1] for page in lists)
+    assert [commands(page) for page in filtered] == [[], []], "the command line has no such filters"
+    shown = await typed(today)
+    assert "day" in shown
+    assert "--x" not in shown
+    assert "2026-12-01" in await typed(month)
+    assert "2026-12-02" in await typed(month)
+    assert late.id in await typed(failed)
+    assert "there is nothing to compact" in await typed(preview)
+    assert "up again" in await typed(resume)
+    assert "is erased" in await typed(rm)
+
+
+async def test_the_command_beside_a_page_is_about_the_same_tenant(db: str) -> None:
+    async with house(db) as h, visitor(h.rt, Admission(needs_token=True)) as client:
+        _, token = await access.create_token(h.rt, "lee", ["admin"], tenant="acme")
+        bearer = {"authorization": f"Bearer {token}"}
+        sent = await client.post(
+            "/session/send", data={"agent": "hello", "text": "x", "session": "kim"}, headers=bearer
+        )
+        assert sent.status_code == 303
+        page = Page(await client.get("/session?id=kim", headers=bearer))
+        assert commands(page) == ['ondol --url "$ONDOL_URL" sessions rm kim'], "else it erases that of another tenant"
+
+
+def commands(page: Page) -> list[str]:
+    return [html.unescape(c) for c in re.findall(r'<code class="twin" data-copy>(.*?)</code>', page.html, re.S)]
+
+
 async def test_home_says_what_needs_a_person(at_home: House) -> None:
     calm = await at_home.page("/")
     assert "Nothing waits for a person." in calm.text
@@ -194,6 +250,7 @@ async def test_home_counts_what_is_behind_its_page(at_home: House, monkeypatch: 
     _, token = await access.create_token(at_home.rt, "lee", ["read"], user="lee")
     shown = (await at_home.page("/", headers={"authorization": f"Bearer {token}"})).text
     assert "0 open asks 0 unknown effects" in shown
+    assert "tokens today" not in shown, "these are of all, and not theirs to know"
     monkeypatch.setattr(looks, "COUNTED", 50)
     shown = (await at_home.page("/")).text
     assert "50+ open asks" in shown, shown[:600]
@@ -436,14 +493,14 @@ async def test_what_a_compaction_would_leave_is_seen_before_it_is_done(at_home: 
         run = await at_home.rests(f"say {n} <b>at length</b> " + "and on " * 40, "hello", session="kim")
     before = (await at_home.rt.get_session("kim")).revision
     first = await at_home.page(f"/runs/{run.id}/context")
-    assert "sessions compact kim --preview --keep 3" in first.text
+    assert "sessions compact --preview --keep 3 kim" in first.text
     assert first.fields(f"/runs/{run.id}/context#preview") == {"step": "1"}
     page = await at_home.page(f"/runs/{run.id}/context?step=1&keep=1")
     told = await at_home.rt.compact_session("kim", keep=1, preview=True)
     assert f"{told.first} to {told.last}" in page.text
     assert " ".join(told.summary.split()) in page.text
     assert "<b>at length</b>" not in page.html
-    assert "sessions compact kim --preview --keep 1" in page.text
+    assert "sessions compact --preview --keep 1 kim" in page.text
     assert "there is nothing to compact" in (await at_home.page(f"/runs/{run.id}/context?keep=3")).text
     await at_home.page(f"/runs/{run.id}/context?keep=no", 422)
     assert (await at_home.rt.get_session("kim")).revision == before  # looking changes nothing

@@ -42,7 +42,8 @@ def _add_session(router: APIRouter, looks: Looks) -> None:
     async def send(request: Request) -> Response:
         """Start a run, in a session or in one of its own. It goes on whoever watches."""
         caller, form = caller_in(request), await form_of(request)
-        agent, text, session = text_in(form, "agent"), text_in(form, "text"), text_in(form, "session").strip()
+        agent, text = text_in(form, "agent"), text_in(form, "text")
+        session, user = text_in(form, "session").strip(), text_in(form, "user").strip()
         files = [
             File(base_name(f.filename), await f.read(), media_type(f.content_type))
             for f in form.getlist("files")
@@ -54,9 +55,9 @@ def _add_session(router: APIRouter, looks: Looks) -> None:
         busy = text_in(form, "if_busy") or "queue"
         if busy not in ("queue", "interrupt", "steer", "reject"):
             raise InvalidInput(f"if_busy {busy!r} is none of queue, interrupt, steer, reject")
-        key = _key(form, "send", agent, session, text, *(hashlib.sha256(f.data).hexdigest() for f in files))
+        key = _key(form, "send", agent, session, user, text, *(hashlib.sha256(f.data).hexdigest() for f in files))
         run = await service.start(
-            caller, agent, text, session=session or None, operation_id=key, attachments=files,
+            caller, agent, text, session=session or None, user=user or None, operation_id=key, attachments=files,
             if_busy=busy,  # type: ignore[arg-type]
         )  # fmt: skip
         return looks.to(request, "/session", id=run.session)

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from ondol import checkup, clock, usage
 from ondol.bodies import event_body, run_body
 from ondol.effects import EffectState
-from ondol.errors import Forbidden, InvalidInput, NotFound
+from ondol.errors import InvalidInput, NotFound
 from ondol.handles import ENDED, Ask, AskState, Effect, Run
 from ondol.http.callers import Caller
 from ondol.http.console import chat, share
@@ -371,13 +371,12 @@ class _Today:
 
     async def of(self, caller: Caller) -> UsageLine | None:
         """None where nothing was, or where it is not the caller's to know."""
+        if caller.user is not None:
+            return None
         now, midnight = self._looks.service.rt.clock.now(), _midnight(self._looks)
         at, line = self._known.get(caller.tenant, (None, None))
-        if at is None or caller.user is not None or not midnight <= at <= now < at + _SUMMED_EVERY:
-            try:
-                lines = await self._looks.service.usage(caller, by="day", since=midnight)
-            except Forbidden:
-                return None
+        if at is None or not midnight <= at <= now < at + _SUMMED_EVERY:
+            lines = await self._looks.service.usage(caller, by="day", since=midnight)
             line = lines[-1] if lines else None
             self._known[caller.tenant] = now, line
         return line

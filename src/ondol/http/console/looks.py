@@ -23,6 +23,7 @@ from ondol.http.console import shown
 from ondol.http.problems import failure_headers, problem, status_of
 from ondol.http.requests import place, wants_page
 from ondol.http.service import Service
+from ondol.ids import DEFAULT_TENANT
 from ondol.showing import called, exact, short
 
 T = TypeVar("T")
@@ -71,7 +72,7 @@ def _templates() -> Environment:
         "short": short, "encoded": values.encode,
     }  # fmt: skip
     env.globals |= {
-        "called": called, "version": __version__, "money": shown.money, "options": shown.options,
+        "called": called, "version": __version__, "money": shown.money, "options": shown.options, "last": shown.last,
         "most_shown": _MOST_SHOWN, "ended": ENDED,
         "new_key": lambda: secrets.token_hex(8),
     }  # fmt: skip
@@ -86,6 +87,7 @@ class Looks:
         file = getattr(service.rt._store, "path", None)
         self.file = file if isinstance(file, Path) else None
         self.command = shown.Commands(self.file)
+        self._through_server = shown.Commands(self.file, of_server=True)
 
     async def page(
         self, request: Request, template: str, *, status: int = 200, caller: Caller | None = None, **context: Any
@@ -94,8 +96,10 @@ class Looks:
         now = self.service.rt.clock.now()
         own_zone = self.service.rt.time_zone
         theme = request.cookies.get(THEME_COOKIE, "auto")
+        command = self.command if caller is None or caller.tenant == DEFAULT_TENANT else self._through_server
         text = _templates().get_template(template).render(
-            me=caller, root=root, command=self.command, theme=theme if theme in THEMES else "auto", now=now,
+            me=caller, root=root, command=command, at_store=self.command, now=now,
+            theme=theme if theme in THEMES else "auto",
             own_zone=own_zone,
             here=_here(request) if request.method == "GET" else "/",
             href=lambda path, *parts, **q: root + shown.address(path, *parts, **q),

@@ -172,13 +172,21 @@ def options(given: Mapping[str, object], **more: object) -> list[str]:
     return words
 
 
+def last(word: str) -> list[str]:
+    """The last word of a command: one that begins with - would be an option."""
+    return ["--", word] if word.startswith("-") else [word]
+
+
 class Commands:
     """What to type instead of pressing a button. ``file`` is the store's; one that is no file is named by the variable
-    that holds its address, which may have a password in it."""
+    that holds its address, which may have a password in it. ``of_server``: what a command does at the store itself is
+    done to the things of the default tenant; to those of another, by a token that goes to the server."""
 
-    def __init__(self, file: Path | None) -> None:
+    def __init__(self, file: Path | None, *, of_server: bool = False) -> None:
         named = "" if file == Path(_DEFAULT_FILE).resolve() else ' --db "$ONDOL_DB"'
-        if named and file is not None:
+        if of_server:
+            named = ' --url "$ONDOL_URL"'
+        elif named and file is not None:
             named = f" --db {shlex.quote(f'sqlite:///{file}')}"
         self._start = f"ondol{named} "
 
