@@ -248,10 +248,10 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        "http: of a name that is there twice neither counts",
-        "http/requests.py",
-        "    if len(given) < len(pairs):\n",
-        "    if False:\n",
+        "json: of a name that is there twice neither counts",
+        "values.py",
+        "    if len(given := dict(pairs)) < len(pairs):\n",
+        "    if len(given := dict(pairs)) < 0:\n",
         ("tests/http/test_refusals.py::test_a_name_that_is_there_twice_is_named_and_nothing_begins",),
     ),
     Mutant(

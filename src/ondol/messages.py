@@ -8,14 +8,13 @@ provider that made it reads. A part of an unknown type is kept word for word.
 from __future__ import annotations
 
 import json
-import math
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NoReturn, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from ondol import values
-from ondol.errors import StoreTooNew
+from ondol.errors import Malformed, StoreTooNew
 
 VERSION = 1  # of the messages on disk
 _DEFLATED_FROM = 1000  # bytes; shorter messages stay readable in the file
@@ -155,28 +154,12 @@ def parse_arguments(text: str) -> dict[str, Any] | str:
     nobody knows what the model asked for. Nor is an object one that is nested too deeply to be stored as it is.
     """
     try:
-        parsed = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
-    except (ValueError, RecursionError):
+        parsed = values.read_json(text)
+    except (ValueError, RecursionError, Malformed):
         return text
     lost: list[str] = []
     values.encode(parsed, lost)
     return parsed if isinstance(parsed, dict) and not lost else text
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(found := dict(pairs)) != len(pairs):
-        raise ValueError("a key comes twice")
-    return found
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")
-
-
-def _finite(digits: str) -> float:
-    if not math.isfinite(number := float(digits)):
-        raise ValueError(f"{digits} is too large")
-    return number
 
 
 def dumps(message: Message) -> str:

@@ -24,7 +24,7 @@ from itertools import chain
 from typing import Annotated, Any, TypeAlias, Union
 
 from ondol import values
-from ondol.errors import InvalidInput
+from ondol.errors import InvalidInput, Malformed
 
 Schema: TypeAlias = Mapping[str, Any]
 _Problem: TypeAlias = tuple[str, str]  # where, as in "items.0.name", and why
@@ -70,10 +70,11 @@ def typed(text: str, schema: Schema) -> Any:
     Raises:
         InvalidInput: it is no value of the schema; the message says why.
     """
+    no_json = None
     try:
-        value = json.loads(text)
-    except ValueError:
-        value = text
+        value = values.read_json(text)
+    except (ValueError, RecursionError, Malformed) as error:
+        value, no_json = text, error
     if (why := problem(value, schema)) is None:
         return value
     if problem(text, schema) is None:
@@ -81,7 +82,7 @@ def typed(text: str, schema: Schema) -> Any:
     word = text.strip().lower()
     if word in (*_YES, *_NO) and problem(word in _YES, schema) is None:
         return word in _YES
-    raise InvalidInput(why)
+    raise InvalidInput(f"{why} ({no_json})" if no_json and text.lstrip().startswith(("{", "[")) else why)
 
 
 def described(schema: Schema) -> str:

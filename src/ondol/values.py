@@ -43,7 +43,9 @@ from fractions import Fraction
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from itertools import islice
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NoReturn
+
+from ondol.errors import Malformed
 
 TAG = "$ondol"
 GONE = {TAG: "gone"}  # no value is written as this
@@ -461,6 +463,48 @@ def excerpt(text: str, limit: int, note: Callable[[int, int], str] = left_out) -
 
 
 loads = json.loads
+
+
+def read_json(text: str | bytes) -> Any:
+    """What somebody sent or typed as JSON (RFC 8259): it has no NaN and no Infinity, no number that is too large to be
+    one, and no name twice in an object.
+
+    Raises:
+        ValueError: it is none; the message says where.
+        Malformed: an object has a name twice; the message says which.
+        RecursionError: it nests deeper than can be read.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_once_each, parse_constant=_no_number, parse_float=_finite)
+    except _NoNumber as error:
+        literal, whole = str(error), text if isinstance(text, str) else text.decode("utf-8", "replace")
+        place = next((found.start() for found in _LITERALS.finditer(whole) if found[0] == literal), 0)
+        raise json.JSONDecodeError(f"{literal} is no number of JSON", whole, place) from None
+
+
+class _NoNumber(Exception):
+    """A literal that stands where a number could."""
+
+
+_LITERALS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[^\s\[\]{},:"]+', re.S)  # and texts, in which it may stand too
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(given := dict(pairs)) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise Malformed(f"the JSON has {twice!r} twice in one object, and only one can count: send it once")
+    return given
+
+
+def _no_number(literal: str) -> NoReturn:
+    raise _NoNumber(literal)
+
+
+def _finite(digits: str) -> float:
+    if not math.isfinite(number := float(digits)):
+        raise _NoNumber(digits)
+    return number
 
 
 def canonical(encoded: Any) -> bytes:

@@ -68,6 +68,13 @@ def test_arguments_are_replaced_in_full(cwd: Path) -> None:
     run, ask = wait_for_approval(cwd)
     assert command("asks", "approve", ask, "--arguments", "{amount: 5}", cwd=cwd).code == 2
     assert command("asks", "approve", ask, "--arguments", "[5]", cwd=cwd).code == 2
+    for given, why in (
+        ('{"order_id": "1182", "amount": NaN}', "NaN is no number of JSON: line 1 column 32 "),
+        ('{"order_id": "1182", "amount": 5, "amount": 6}', "has 'amount' twice"),
+        ("[" * 100_000, "is not JSON"),
+    ):
+        refused = command("asks", "approve", ask, "--arguments", given, cwd=cwd)
+        assert (refused.code, why in refused.err) == (2, True), refused.err
     assert command("asks", "approve", ask, "--arguments", '{"order_id": "1182", "amount": 5}', cwd=cwd).code == 0
     assert (go_on(run, "asking", cwd).code, (cwd / "refunds").read_text()) == (0, "1182 5\n")
 

@@ -107,6 +107,20 @@ async def test_a_name_that_is_there_twice_is_named_and_nothing_begins(http: Door
     assert [r.id for r in await http.app.runtime.runs()] == [run]
 
 
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e400", "-1E999"])
+async def test_what_is_no_number_of_json_is_refused_with_its_place(http: Door, number: str) -> None:
+    metadata = f'{{"of": "\\" {number}", "n": [1.5, {number}]}}'
+    text = f'{{"agent": "hello", "input": "{number}", "metadata": {metadata}}}'
+    answer = await http.client.post("/v1/runs", content=text, headers=JSON)
+    assert (answer.status_code, answer.json()["code"]) == (400, "malformed")
+    assert f"{number} is no number of JSON: line 1 column {text.rindex(number) + 1} " in answer.json()["detail"]
+    form = await http.client.post(
+        "/v1/runs", data={"agent": "hello", "input": "hi"}, files={"metadata": (None, metadata)}
+    )
+    assert (form.status_code, f"{number} is no number of JSON" in form.json()["detail"]) == (400, True)
+    assert await http.app.runtime.runs() == []
+
+
 async def test_a_body_that_may_be_left_out_may_be_empty_in_pieces(http: Door) -> None:
     async def nothing() -> AsyncIterator[bytes]:
         yield b""

@@ -147,13 +147,25 @@ def test_what_does_not_fit_is_named_with_its_place(type_: Any, value: Any, why: 
         (Line, '{"amount": 2}', {"amount": 2}),
         (Any, "12", 12),
         (Any, "hello", "hello"),
+        (Any, "NaN", "NaN"),
+        (Decimal, "1e400", "1e400"),
+        (str, '{"k": 1, "k": 2}', '{"k": 1, "k": 2}'),
     ],
 )
 def test_what_somebody_types_is_json_or_the_text_itself(type_: Any, text: str, value: Any) -> None:
     assert schemas.typed(text, schemas.schema_of(TypeAdapter(type_))) == value
 
 
-@pytest.mark.parametrize(("type_", "text"), [(bool, "maybe"), (int, "yes"), (Line, "{"), (date, "tomorrow")])
+@pytest.mark.parametrize(
+    ("type_", "text"),
+    [(bool, "maybe"), (int, "yes"), (Line, "{"), (date, "tomorrow"), (float, "Infinity"), (float, "1e400")],
+)
 def test_what_is_no_value_is_refused(type_: Any, text: str) -> None:
     with pytest.raises(InvalidInput, match="must be"):
         schemas.typed(text, schemas.schema_of(TypeAdapter(type_)))
+
+
+def test_of_what_was_to_be_json_it_is_said_where_it_is_none() -> None:
+    for text, why in (('{"amount": 2', "line 1 column 13"), ('{"amount": 2, "amount": 3}', "has 'amount' twice")):
+        with pytest.raises(InvalidInput, match=why):
+            schemas.typed(text, schemas.schema_of(TypeAdapter(Line)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
@@ -14,7 +13,7 @@ from ondol.cli.lines import decided, deciding
 from ondol.cli.output import Column, when
 from ondol.cli.runs import say_who_drives
 from ondol.cli.surface import After, By, Cli, Ids, Limit, OfSession, OfUser, noun, verb
-from ondol.errors import InvalidInput
+from ondol.errors import InvalidInput, Malformed
 from ondol.handles import Ask, AskState
 from ondol.runtime import Runtime
 from ondol.showing import called, exact
@@ -154,8 +153,8 @@ async def _decide(cli: Cli, ids: list[str], decide: Callable[[Ask], Awaitable[As
 def parse_json(option: str, given: str) -> Any:
     """What somebody typed as JSON, with the tags of stored values understood. Raises InvalidInput."""
     try:
-        return values.decode(json.loads(given))
-    except ValueError as error:
+        return values.decode(values.read_json(given))
+    except (ValueError, RecursionError, Malformed) as error:
         raise InvalidInput(f"{option} is not JSON ({error}): quote it as in {_AS_IN}") from error
 
 

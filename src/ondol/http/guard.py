@@ -252,7 +252,7 @@ class _Body:
             try:
                 request.state.json = json_of(self._read, self._limits.depth) if self._read else None
             except ValueError as error:
-                raise Malformed(f"the body is no JSON: {error}") from error
+                raise Malformed(f"the body cannot be read as JSON: {error}") from error
 
     async def receive(self) -> Message:
         if self._read is not None and not self._handed_on:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import re
-from collections import Counter
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
@@ -25,7 +23,7 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
-from ondol import pins
+from ondol import pins, values
 from ondol.attaching import File
 from ondol.errors import InvalidInput, Malformed, PreconditionFailed, PreconditionRequired, UnsupportedMedia
 from ondol.http.callers import Caller
@@ -398,7 +396,7 @@ def _json(name: str, value: str) -> Any:
     try:
         return json_of(value)
     except ValueError as error:
-        raise InvalidInput(f"the field {name!r} is no JSON: {error}") from error
+        raise Malformed(f"the field {name!r} is no JSON: {error}") from error
 
 
 def json_of(text: bytes | str, deepest: int = DEEPEST) -> Any:
@@ -407,18 +405,10 @@ def json_of(text: bytes | str, deepest: int = DEEPEST) -> Any:
     Raises ValueError; Malformed where an object has a name twice, InvalidInput where it nests too deep.
     """
     try:
-        given = json.loads(text, object_pairs_hook=_once_each)
+        given = values.read_json(text)
     except RecursionError:
         given = None  # deeper than any that is taken
     check_depth(text if isinstance(text, bytes) else text.encode("utf-8", "replace"), deepest)
-    return given
-
-
-def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    given = dict(pairs)
-    if len(given) < len(pairs):
-        twice = next(name for name, n in Counter(name for name, _ in pairs).items() if n > 1)
-        raise Malformed(f"the JSON of the request has {twice!r} twice, and only one can count: send it once")
     return given
 
 
