@@ -404,6 +404,16 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "clock: a run that waited for its turn or a process is told the time anew",
+        "journal.py",
+        "return state.waited or 0 < state.at < at - _PAUSE",
+        "return state.waited",
+        (
+            "tests/cases/test_c43_whose_today.py"
+            "::test_c43_a_message_that_was_queued_over_night_is_told_when_it_came_and_what_time_it_is",
+        ),
+    ),
+    Mutant(
         "clock: a stored zone that nobody here knows is UTC",
         "clock.py",
         "    except InvalidInput:  # named where",

@@ -20,6 +20,7 @@ from ondol.usage import Usage
 from ondol.view import View
 
 VERSION = 1  # of the entries on disk
+_PAUSE = 5 * 60 * 1_000_000  # microseconds without work, after which the model is told the time anew
 
 RunStatus: TypeAlias = Literal[
     "queued", "running", "waiting", "parked", "completed", "failed", "cancelled", "expired", "joined"
@@ -357,10 +358,11 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
             return state.but(last_step_open=False)
         case events.RunQueued(why=why, cut=cut):
             broken = (state.context is not None or state.summarising) and (cut or why == "recovered")
-            state = state.but(status="queued", lost=state.lost + broken, summarising=False)
+            waited = _has_waited(state, at)
+            state = state.but(status="queued", lost=state.lost + broken, summarising=False, waited=waited)
             return _asks_anew(state) if why == "retried" else state
         case events.RunStarted() | events.RunResumed():
-            return state.but(status="running")
+            return state.but(status="running", waited=_has_waited(state, at))
         case events.RunWaiting():
             return state.but(status="waiting", waited=True)
         case events.RunParked(ask=ask, ask_kind=kind, restored=restored):
@@ -424,6 +426,11 @@ def private_messages(call: int) -> tuple[int, int]:
     They are below zero: no model ever sees them, and they have no place in any conversation.
     """
     return -1 - 2 * call, -2 - 2 * call
+
+
+def _has_waited(state: State, at: int) -> bool:
+    """For a person, for its turn, or for a process: of one that died only the time tells."""
+    return state.waited or 0 < state.at < at - _PAUSE
 
 
 def without_context(state: State) -> State:

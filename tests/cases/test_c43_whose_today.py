@@ -137,6 +137,43 @@ async def test_c43_a_run_that_slept_over_night_is_told_when_it_began_and_what_ti
         await holds_in_all_cases(rt, db, agent, "s", downstream, clock=clock)
 
 
+async def test_c43_a_message_that_was_queued_over_night_is_told_when_it_came_and_what_time_it_is(
+    db: str, downstream: Downstream
+) -> None:
+    agent, clock = clerk(), ManualClock("2026-11-29T14:50Z")  # 23:50 in Seoul
+    async with Runtime(db, agents=[agent], deps=Outside(downstream.url), clock=clock) as rt:
+        first = await rt.start(agent, "when you may", session="s", operation_id="m1", time_zone=SEOUL)
+        (ask,) = await waits(first)
+        second = await rt.start(agent, "what day is it?", session="s", operation_id="m2", time_zone=SEOUL)
+        clock.set("2026-11-29T23:05Z")  # the next morning
+        third = await rt.start(agent, "today", session="s", operation_id="m3", time_zone=SEOUL)
+        await ask.approve(by="kim")
+        assert (await second.result()).text == "see above"
+        assert "started at Sunday, 2026-11-29 23:50 +09:00 (Asia/Seoul)" in shown(agent, "what day is it?")
+        assert "now it is Monday, 2026-11-30 08:05 +09:00 (Asia/Seoul)" in shown(agent, "what day is it?")
+        assert (await third.result()).text == "filed"
+        assert "Current date and time: Monday, 2026-11-30 08:05 +09:00 (Asia/Seoul)." in shown(agent, "today")
+        await holds_in_all_cases(rt, db, agent, "s", downstream, clock=clock)
+
+
+@pytest.mark.parametrize("dies_at", ["accept.after", "answer.after"])
+async def test_c43_a_run_whose_process_was_gone_over_night_is_told_when_it_began_and_what_time_it_is(
+    db: str, downstream: Downstream, dies_at: str
+) -> None:
+    async with app(__file__, db, downstream, FaultPlan().at(dies_at, fault=kill()), ZONE=SEOUL) as child:
+        child.send("start", agent="clerk", input="today", session="s", operation_id="m1")
+        await child.dies()
+    agent, clock = clerk(), ManualClock(datetime.now(UTC) + timedelta(days=1))
+    async with Runtime(db, agents=[agent], deps=Outside(downstream.url), clock=clock, time_zone=SEOUL) as rt:
+        (run,) = await rt.runs(session="s")
+        assert (await run.result()).text == "filed"
+        began, now = (t.astimezone(ZoneInfo(SEOUL)) for t in (run.accepted_at, clock.now()))
+        assert f"started at {began:%A, %Y-%m-%d %H:%M} +09:00 (Asia/Seoul)" in shown(agent, "today")
+        assert f"now it is {now:%A, %Y-%m-%d %H:%M} +09:00 (Asia/Seoul)" in shown(agent, "today")
+        assert (await rt.context(run.id)).matches
+        await holds_in_all_cases(rt, db, agent, "s", downstream, clock=clock)
+
+
 async def test_c43_a_fact_is_told_with_the_users_day_on_which_it_was_said(db: str) -> None:
     scripts: dict[str, Script] = {
         "I drink tea": [[call("remember", fact="Kim drinks tea.")], "noted"],
