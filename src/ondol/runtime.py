@@ -274,6 +274,15 @@ class Runtime:
             raise
         self._engine = engine
 
+    def _override(self, store: str | Store | None, *, agent: Agent | None = None, door: str | None = None) -> None:
+        """Before it is opened: what a command names counts more than what the program does."""
+        if store is not None:
+            self._store = open_store(store)
+            self._journaled = self._embedding.store = journaled(self._store)
+        if agent is not None:
+            self.agents[agent.name] = agent
+        self._door = door or self._door
+
     def asgi(self, admission: Admission | None = None) -> HttpApp:
         """The HTTP door, an ASGI application: mount it where you like, or ``ondol serve`` runs it.
 

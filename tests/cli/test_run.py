@@ -184,6 +184,40 @@ def test_the_modules_runtime_gives_deps_zone_and_store(tmp_path: Path) -> None:
     assert "+01:00" in listed.out or "+02:00" in listed.out
 
 
+DESK = """
+from ondol import Agent, Context, Runtime, tool
+from ondol.testing import ScriptedModel, call
+
+@tool(effect="idempotent")
+async def look_up(ctx: Context[None]) -> str:
+    return (await rt.run(clerk, "Which?", operation_id=ctx.idempotency_key)).text
+
+def tell(message) -> None:
+    print(message.kind, flush=True)
+
+clerk = Agent("clerk", model=ScriptedModel(["1182"]))
+desk = Agent("desk", model=ScriptedModel([call("look_up"), "It is there."]), tools=[look_up])
+rt = Runtime("sqlite:///own.db", agents=[desk, clerk], deliver=tell)
+"""
+
+
+@pytest.mark.parametrize("named", [{}, {"ONDOL_DB": "sqlite:///named.db"}], ids=["its-own", "named"])
+async def test_the_modules_runtime_is_the_one_that_its_tools_know_and_tells_its_listener(
+    tmp_path: Path, named: dict[str, str]
+) -> None:
+    (tmp_path / "desk.py").write_text(DESK)
+    done = ondol("run", "desk.py:desk", "Is it there?", cwd=tmp_path, **named)
+    assert (done.code, set(done.out.splitlines()) - {"run.completed"}) == (0, {"It is there."})
+    serve = ["-m", "ondol", "serve", "desk.py:rt", "--port", "0"]
+    async with Process(serve, cwd=tmp_path, env=environment(**named)) as server:
+        url = (await server.line("serving")).rpartition(" ")[2]
+        there = {**named, "ONDOL_URL": url}
+        done = ondol("run", "desk", "Is it there?", cwd=tmp_path, **there)
+        assert (done.code, done.out) == (0, "It is there.\n")
+        await server.line("run.completed")
+    assert ((tmp_path / "named.db").exists(), (tmp_path / "own.db").exists()) == (bool(named), not named)
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 129)], ids=["ctrl-c", "hang-up"])
 async def test_who_goes_away_leaves_the_run_and_is_told_how_to_go_on(
     tmp_path: Path, number: signal.Signals, code: int

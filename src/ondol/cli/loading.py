@@ -9,15 +9,12 @@ import importlib.util
 import os
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from ondol import values
 from ondol.agent import Agent
-from ondol.clock import Clock
 from ondol.errors import InvalidInput, OndolError
 from ondol.runtime import Runtime
 from ondol.store import Store
@@ -25,26 +22,21 @@ from ondol.store import Store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class App:
-    """What an app brings: the agent that was named, and what the runtime of its module has."""
+    """What an app brings: the agent that was named, and the runtime of its module, if there is one."""
 
     agent: Agent
-    agents: Sequence[Agent]
-    store: Store | None = None
-    deps: Any = None
-    time_zone: str | None = None
-    clock: Clock | None = None
-    rules: Mapping[str, Any] = field(default_factory=dict)  # policy, limits, and whatever else holds for its runs
+    own: Runtime | None = None
 
     def runtime(self, db: str | Store | None) -> Runtime:
-        """A runtime on the store that was named, else on the app's own."""
-        return Runtime(
-            db or self.store, agents=self.agents, time_zone=self.time_zone, deps=self.deps, clock=self.clock,
-            door="cli", **self.rules,
-        )  # fmt: skip
+        """The app's own runtime, which its tools may know by its name, on the store that was named, else on its own;
+        one that is made where there is none."""
+        if self.own is None:
+            return Runtime(db, agents=[self.agent], door="cli")
+        self.own._override(db, agent=self.agent, door="cli")
+        return self.own
 
     def with_model(self, model: str) -> App:
-        agent = dataclasses.replace(self.agent, model=model)
-        return dataclasses.replace(self, agent=agent, agents=[agent if a is self.agent else a for a in self.agents])
+        return dataclasses.replace(self, agent=dataclasses.replace(self.agent, model=model))
 
 
 def load(name: str, agent: str | None = None) -> App:
@@ -60,9 +52,9 @@ def load(name: str, agent: str | None = None) -> App:
         case Agent() if agent not in (None, found.name):
             raise InvalidInput(f"{name} is the agent {found.name!r}, and not {agent!r}: --agent is for a Runtime")
         case Agent():
-            return _app(found, _runtime_of(module, found))
+            return App(agent=found, own=_runtime_of(module, found))
         case Runtime():
-            return _app(_only_agent(name, found, agent), found)
+            return App(agent=_only_agent(name, found, agent), own=found)
     offered = [n for n, v in vars(module).items() if isinstance(v, Agent | Runtime)]
     said = f"say {place}:NAME with one of {', '.join(offered)}" if offered else "it has neither an Agent nor a Runtime"
     raise InvalidInput(f"{name!r} names no agent: {said}")
@@ -78,7 +70,7 @@ def load_runtime(name: str, db: str | None) -> Runtime:
     place, attribute, module = _named(name)
     named = getattr(module, attribute, None) if attribute else None
     if isinstance(named, Agent):
-        return _app(named, _runtime_of(module, named)).runtime(db)
+        return App(agent=named, own=_runtime_of(module, named)).runtime(db)
     here = [v for v in vars(module).values() if isinstance(v, Runtime)]
     agents = [v for v in vars(module).values() if isinstance(v, Agent)]
     if not isinstance(named, Runtime) and not attribute and len(here) <= 1:
@@ -87,23 +79,8 @@ def load_runtime(name: str, db: str | None) -> Runtime:
         offered = [n for n, v in vars(module).items() if isinstance(v, Agent | Runtime)]
         said = f"say {place}:NAME with one of {', '.join(offered)}" if offered else "it has neither"
         raise InvalidInput(f"{name!r} names no Runtime and no Agent: {said}")
-    if db is None or not named.agents:
-        return named
-    return _app(next(iter(named.agents.values())), named).runtime(db)
-
-
-def _app(agent: Agent, runtime: Runtime | None) -> App:
-    if runtime is None:
-        return App(agent=agent, agents=[agent])
-    others = [a for a in runtime.agents.values() if a.name != agent.name]
-    rules = {
-        "policy": runtime.policy, "limits": runtime.limits, "prices": runtime.prices,
-        "missing_tool": runtime.missing_tool,
-    }  # fmt: skip
-    return App(
-        agent=agent, agents=[agent, *others], store=runtime._store, deps=runtime.deps, time_zone=runtime.time_zone,
-        clock=runtime.clock, rules=rules,
-    )  # fmt: skip
+    named._override(db)
+    return named
 
 
 def _runtime_of(module: ModuleType, agent: Agent) -> Runtime | None:

@@ -150,8 +150,8 @@ async def compact_one(
             done = await rt.compact_session(id, model_free=excerpt, agent=None if excerpt else agent, **asked)
     else:
         loaded = load(app)
-        if loaded.store is not None:
-            cli.works_on(loaded.store)
+        if loaded.own is not None:
+            cli.works_on(loaded.own._store)
         async with loaded.runtime(bystander(cli.url)) as rt:
             done = await rt.compact_session(id, agent=loaded.agent, **asked)
     if not cli.out.for_people:
