@@ -207,7 +207,8 @@ def needs(verdict: ReplayVerdict, *, forced: bool) -> str | None:
         case "guarded" if forced:
             return None
         case "guarded":
-            return f"run {run} cannot be replayed just so ({verdict.reasons[0]}): say force=By(name, why), or fork it"
+            why = f"run {run} cannot be replayed just so ({verdict.reasons[0]})"
+            return f"{why}: force it with a name and a reason, or fork it"
         case _:
             return f"run {run} cannot be replayed: {'; '.join(verdict.reasons)}"
 

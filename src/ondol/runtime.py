@@ -402,7 +402,7 @@ class Runtime:
         name = agent.name if isinstance(agent, Agent) else checked_id("the name of an agent", agent)
         served = self._served.get(name)
         if served is None:
-            raise NotFound(f"this runtime has no agent {name!r}: give it to Runtime(agents=[...])")
+            raise self._no_agent(name)
         if isinstance(agent, Agent) and agent is not served.agent:
             raise InvalidInput(f"this runtime has another agent named {agent.name!r}: use that one, or rename this one")
         if trigger not in get_args(Trigger):
@@ -1145,6 +1145,13 @@ class Runtime:
         self._deliveries.look()
         return plan.told(row.revision, applied=True)
 
+    def _no_agent(self, name: str) -> NotFound:
+        names = ", ".join(self._served)
+        return NotFound(
+            f"this runtime has no agent {name!r}: "
+            + (f"its agents are {names}" if names else "give it to Runtime(agents=[...])")
+        )
+
     def _summarising(self, agent: Agent | str | None, last: RunRow | None) -> Served | None:
         """Whose model makes a summary of a session; None where none is known, or it is not to be asked. ``last`` is the
         run of its last turn."""
@@ -1153,7 +1160,7 @@ class Runtime:
         else:
             name = agent.name if isinstance(agent, Agent) else checked_id("the name of an agent", agent)
             if name not in self._served:
-                raise NotFound(f"this runtime has no agent {name!r}: give it to Runtime(agents=[...])")
+                raise self._no_agent(name)
         served = self._served.get(name)
         policy = None if served is None else served.agent.context
         return None if policy is not None and policy.summary == "excerpt" else served

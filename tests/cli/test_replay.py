@@ -62,6 +62,7 @@ def test_without_force_it_is_refused_as_a_conflict(wrote: tuple[Path, str]) -> N
     assert "verdict: guarded" in done.err
     assert done.err.splitlines()[-1].startswith(f"error [replay_unsafe]: run {run} cannot be replayed just so")
     assert done.err.splitlines()[-2] == "needs --force --by NAME --why TEXT"
+    assert "): say --force --by NAME --why TEXT, or fork it (ondol explain" in done.err.splitlines()[-1]
     assert command("runs", "replay", run, "--force", cwd=cwd).code == 2  # no reason
     assert command("runs", "replay", "r_nobody", cwd=cwd).code == 4
 

@@ -510,6 +510,14 @@ async def test_commands_work_on_a_server(http: Door, tmp_path: Path) -> None:
         done = await typed(*words)
         assert (done.code, done.err) == (0, ""), (words, done.err)
         assert done.out.strip(), words
+    nobody = await typed("run", "app.py:nobody", "hi")
+    assert (nobody.code, "no agent 'nobody': its agents are hello, payer, broken" in nobody.err) == (4, True), (
+        nobody.err
+    )
+    guarded = await typed("runs", "replay", ask.run)
+    assert (guarded.code, "say --force --by NAME --why TEXT, or fork it" in guarded.err) == (5, True), guarded.err
+    refused = await http.client.post(f"/v1/runs/{ask.run}/replay", json={})
+    assert "force it with a name and a reason, or fork it" in refused.json()["detail"]
     shown = (await typed("effects", "show", ask.effect or "")).out.splitlines()
     (where,) = (line.split()[1:] for line in shown if line.startswith("result"))
     assert where == ["GET", f"{http.url}/v1/runs/{ask.run}/steps"]  # and no command that is refused there

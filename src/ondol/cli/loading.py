@@ -113,20 +113,26 @@ def _named(name: str) -> tuple[str, str, ModuleType]:
 def _module(place: str) -> ModuleType:
     if (here := os.getcwd()) not in sys.path:
         sys.path.insert(0, here)
+    if not place or (place.startswith(".") and not place.endswith(".py")):  # to Python, one beside another module
+        raise _no_module(place)
     try:
         if place.endswith(".py"):
             return _file(Path(place))
         return importlib.import_module(place)
     except ModuleNotFoundError as error:
         if error.name is not None and (place == error.name or place.startswith(error.name + ".")):
-            hint = f"say {place}.py:NAME" if Path(f"{place}.py").exists() else "say MODULE:NAME or FILE.py:NAME"
-            raise InvalidInput(f"there is no module {place!r} here: {hint}") from error
+            raise _no_module(place) from error
         raise InvalidInput(f"{place} cannot be loaded{_where(error)}: {error}") from error
     except (KeyboardInterrupt, asyncio.CancelledError):
         raise
     except BaseException as error:  # an app may raise anything (SystemExit, or what pytest skips with)
         said = str(error) if isinstance(error, OndolError) else values.error_text(error)
         raise InvalidInput(f"{place} cannot be loaded{_where(error)}: {said}") from error
+
+
+def _no_module(place: str) -> InvalidInput:
+    hint = f"say {place}.py:NAME" if place and Path(f"{place}.py").exists() else "say MODULE:NAME or FILE.py:NAME"
+    return InvalidInput(f"there is no module {place!r} here: {hint}")
 
 
 def _file(path: Path) -> ModuleType:

@@ -74,9 +74,12 @@ async def replay(
     except ReplayUnsafe as unsafe:
         if cli.out.for_people:
             say(safe(str(unsafe.verdict), keep="\n"))
-            if unsafe.verdict.kind == "guarded":
-                say(_FORCED)
-        raise
+        if unsafe.verdict.kind != "guarded":
+            raise
+        if cli.out.for_people:
+            say(_FORCED)
+        why = f"run {id} cannot be replayed just so ({unsafe.verdict.reasons[0]})"
+        raise ReplayUnsafe(f"{why}: say --force --by NAME --why TEXT, or fork it", unsafe.verdict) from unsafe
 
 
 async def fork(
