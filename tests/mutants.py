@@ -2727,9 +2727,10 @@ MUTANTS = (
     ),
     Mutant(
         "watch: it hears of the run before it looks into the store",
-        "watching.py",
-        "    watching = watching or streams.watch(run)  #",
-        "    await check_cursor(read, tenant, run, after)\n    watching = watching or streams.watch(run)  #",
+        "runtime.py",
+        "            watching, is_tool = self._streams.watch(run),",
+        "            await self._read(queries.journal_ends, tenant, run)\n"
+        "            watching, is_tool = self._streams.watch(run),",
         ("tests/promise/test_watching.py",),
     ),
     Mutant(

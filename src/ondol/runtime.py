@@ -676,6 +676,7 @@ class Runtime:
     async def _events(self, tenant: str, run: str, after: str | None, at_rest: frozenset[str]) -> AsyncIterator[Event]:
         engine = self._working
         with engine.awaited(run):
+            # Before anything is awaited: whoever started the run misses no piece.
             watching, is_tool = self._streams.watch(run), calling() is not None
             watching.hurried = is_tool
             async for event in self._watch(tenant, run, after, at_rest, None, watching):

@@ -62,7 +62,7 @@ async def watch(
     Raises:
         NotFound, WrongCursor, CursorExpired
     """
-    watching = watching or streams.watch(run)  # before anything is awaited: whoever started the run misses no piece
+    watching = watching or streams.watch(run)
     try:
         await check_cursor(read, tenant, run, after)
         told = _Told(read, tenant, run, cursor(run, after))
