@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from ondol.clock import JUMP
 from ondol.events import EffectClass
+from ondol.showing import counted
 
 EffectState: TypeAlias = Literal[
     "planned", "asked", "approved", "started", "succeeded", "failed", "unknown", "denied", "abandoned", "expired"
@@ -216,7 +217,7 @@ def after_check(
     if happened is False and _may_repeat(effect, rules, now):
         return Run()
     if happened is False:
-        return OutcomeUnknown(f"it did not happen in {effect.attempt} attempts")
+        return OutcomeUnknown(f"it did not happen in {counted(effect.attempt, 'attempt')}")
     return OutcomeUnknown(reason)
 
 

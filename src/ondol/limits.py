@@ -15,6 +15,7 @@ from ondol import usage
 from ondol.errors import EndCode, InvalidInput
 from ondol.journal import State
 from ondol.prices import Prices
+from ondol.showing import counted
 from ondol.usage import Usage
 
 DEFAULT_STEPS = 50
@@ -121,7 +122,7 @@ def reached(state: State, bounds: Bounds, now: int) -> Reached | None:
     limits = bounds.limits
     steps = limits.steps or DEFAULT_STEPS
     if state.step >= steps:
-        return _reached("steps", f"{steps} steps")
+        return _reached("steps", counted(steps, "step"))
     at = max(now, state.retry_at or 0)  # an attempt that would begin too late is not waited for
     if limits.wall is not None and state.worked_at(at) >= _micros(limits.wall):
         return _reached("wall", f"{_said(limits.wall)} of work")

@@ -25,6 +25,7 @@ from typing import Annotated, Any, TypeAlias, Union
 
 from ondol import values
 from ondol.errors import InvalidInput, Malformed
+from ondol.showing import counted
 
 Schema: TypeAlias = Mapping[str, Any]
 _Problem: TypeAlias = tuple[str, str]  # where, as in "items.0.name", and why
@@ -198,9 +199,9 @@ def _with_bounds(choice: Any, before: Any) -> Any:
 
 def _text(value: str, schema: Schema) -> Iterator[str]:
     if len(value) < schema.get("minLength", 0):
-        yield f"needs at least {schema['minLength']} characters"
+        yield f"needs at least {counted(schema['minLength'], 'character')}"
     if len(value) > schema.get("maxLength", math.inf):
-        yield f"may have at most {schema['maxLength']} characters"
+        yield f"may have at most {counted(schema['maxLength'], 'character')}"
     if "pattern" in schema and not _matches(schema["pattern"], value):
         yield f"must match {schema['pattern']}, and {_shown(value)} does not"
     name = schema.get("format", "")
@@ -502,9 +503,9 @@ _BOUNDS: Mapping[str, tuple[str, Callable[[Any, Any], bool]]] = {
 
 def _items(value: list[Any], schema: Schema, root: Schema, where: str) -> Iterator[_Problem]:
     if len(value) < schema.get("minItems", 0):
-        yield where, f"needs at least {schema['minItems']} items"
+        yield where, f"needs at least {counted(schema['minItems'], 'item')}"
     if len(value) > schema.get("maxItems", math.inf):
-        yield where, f"may have at most {schema['maxItems']} items"
+        yield where, f"may have at most {counted(schema['maxItems'], 'item')}"
     if schema.get("uniqueItems") and len({json.dumps(v, sort_keys=True) for v in value}) < len(value):
         yield where, "has an item twice"
     first = schema.get("prefixItems", [])

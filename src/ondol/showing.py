@@ -22,6 +22,11 @@ def safe(words: str, keep: str = "", spelled: Callable[[str], str] | None = None
     return words.translate(odd) if odd else words
 
 
+def counted(number: int, thing: str) -> str:
+    """``1 pin``, ``2 pins``."""
+    return f"{number} {thing}" + "s" * (number != 1)
+
+
 def _spelled(character: str) -> str:
     number = ord(character)
     return f"\\u{number:04x}" if number <= 0xFFFF else f"\\U{number:08x}"

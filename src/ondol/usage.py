@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from ondol import values
 from ondol.errors import ModelErrorKind
 from ondol.events import Spent, StepFailed
+from ondol.showing import counted
 
 _UNSAID = (None,) * 5  # input, output, cache_read, cache_write, reasoning
 
@@ -93,7 +94,7 @@ def told(used: Usage) -> str:
 
     cached = f" ({used.cache_read} from the cache)" if used.cache_read else ""
     uncounted = f", {used.unknown} not counted" if used.unknown else ""
-    calls = f"{used.calls} call{'s' * (used.calls != 1)}"
+    calls = counted(used.calls, "call")
     return f"{said(used.input)} tokens in{cached}, {said(used.output)} out, {calls}{uncounted}"
 
 

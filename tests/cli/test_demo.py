@@ -40,7 +40,7 @@ def test_on_ondol_it_is_one_wherever_it_was_killed(step: str, tmp_path: Path) ->
     assert ondol(*words, cwd=tmp_path).code == KILLED
     again = ondol(*words, cwd=tmp_path)
     assert (again.code, emails(tmp_path / "d"), refunds(tmp_path / "d")) == (0, 1, 1)
-    assert re.search(r"0 calls for the \d steps before", again.out)
+    assert re.search(r"0 calls for the (1 step|[2-9] steps) before", again.out)
     assert "1 e-mail in" in again.out
     if step == "send_email":
         assert "check looks downstream: it is in" in again.out

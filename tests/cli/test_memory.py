@@ -49,7 +49,7 @@ def test_facts_are_changed_and_erased(folder: Path) -> None:
     assert "drinks coffee" in ondol("memory", "ls", *KIM, cwd=folder).out
     assert ondol("memory", "rm", id, "--agent", "friend", "--user", "lee", cwd=folder).code == 4
     assert ondol("memory", "rm", id, *KIM, "--by", "kim", cwd=folder).code == 0
-    assert "1 facts are erased" in ondol("memory", "rm", "--all", *KIM, "--by", "kim", cwd=folder).out
+    assert "1 fact is erased" in ondol("memory", "rm", "--all", *KIM, "--by", "kim", cwd=folder).out
     assert ondol("memory", "ls", *KIM, "-o", "ids", cwd=folder).ids == []
     assert ondol("memory", "ls", "--agent", "friend", "--user", "lee", "-o", "ids", cwd=folder).ids != []
     acts = ondol("audit", "-o", "json", cwd=folder).json

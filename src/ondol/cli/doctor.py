@@ -15,6 +15,7 @@ from ondol.cli.output import Column
 from ondol.cli.surface import Cli, verb
 from ondol.errors import OndolError
 from ondol.runtime import Runtime
+from ondol.showing import counted
 
 _COUNTED = 1000  # runs of a state, and messages, that are counted
 _TOLD_WITHIN = timedelta(minutes=1)  # of when it is due; what waits longer waits for nobody
@@ -116,4 +117,4 @@ def _runs_are(number: int) -> str:
 
 
 def _count(number: int) -> str:
-    return "1 run" if number == 1 else f"{number} runs"
+    return counted(number, "run")

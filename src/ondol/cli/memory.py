@@ -13,6 +13,7 @@ from ondol.errors import InvalidInput
 from ondol.facts import Fact, MemoryScope
 from ondol.ids import DEFAULT_TENANT
 from ondol.runtime import Runtime
+from ondol.showing import counted
 
 app = noun("What agents remember of people. It is always one agent's memory of one user.")
 
@@ -123,7 +124,9 @@ async def rm(
     async with cli.runtime(acts=True) as rt:
         erased = await rt.memory.erase(agent=whose, user=whom, by=by, tenant=tenant)
     if cli.out.for_people:
-        cli.out.line(f"{erased} facts are erased: {whose} remembers nothing of {whom}")
+        cli.out.line(
+            f"{counted(erased, 'fact')} {'is' if erased == 1 else 'are'} erased: {whose} remembers nothing of {whom}"
+        )
     else:
         cli.out.bodies([(whom, {"agent": whose, "user": whom, "removed": erased})], one=True)
 

@@ -16,7 +16,7 @@ from ondol.cli.surface import After, By, Cli, Ids, Limit, SessionId, noun, verb
 from ondol.compacting import Compaction
 from ondol.handles import Pin, Run, Session, SessionMessage
 from ondol.runtime import Runtime
-from ondol.showing import safe
+from ondol.showing import counted, safe
 
 app = noun("Conversations and what was said in them.")
 
@@ -94,7 +94,9 @@ _PIN_COLUMNS: list[Column[Pin]] = [
 
 def _say_pins(cli: Cli, session: Session) -> None:
     if cli.out.for_people:
-        cli.out.line(f"session {session.id} has {len(session.pins)} pins and is at revision {session.revision}")
+        cli.out.line(
+            f"session {session.id} has {counted(len(session.pins), 'pin')} and is at revision {session.revision}"
+        )
     else:
         cli.out.bodies([(p.id, pin_body(p)) for p in session.pins])
 
@@ -158,13 +160,14 @@ async def compact_one(
         cli.out.bodies([(id, compaction_body(done))], one=True)
         return
     if done.first is None:
-        cli.out.line(f"session {id} has {keep} turns or fewer to show: there is nothing to compact")
+        cli.out.line(f"session {id} has {counted(keep, 'turn')} or fewer to show: there is nothing to compact")
         return
+    kept = f"{counted(done.kept, 'message')} as {'it is' if done.kept == 1 else 'they are'}"
     cli.out.fields([
         ("session", id), ("revision", done.revision), ("done", "no, this is a preview" if preview else "yes"),
         ("tokens", f"about {done.after} instead of {done.before}"), ("summarised", f"{done.first} to {done.last}"),
         ("summary", _whose_summary(done, preview)),
-        ("kept", f"{done.kept} messages as they are, {done.pins} pins"),
+        ("kept", f"{kept}, {counted(done.pins, 'pin')}"),
         ("offered to", f"the memory of {', '.join(done.offered)}" if done.offered else None),
     ])  # fmt: skip
     cli.out.line()

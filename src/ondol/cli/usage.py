@@ -10,6 +10,7 @@ from ondol.bodies import usage_line_body
 from ondol.cli.output import Column
 from ondol.cli.surface import Cli, verb
 from ondol.ids import DEFAULT_TENANT
+from ondol.showing import counted
 from ondol.spending import UsageBy, UsageLine, typed_date
 
 
@@ -51,7 +52,7 @@ async def usage(
 
 def _uncounted(line: UsageLine) -> str:
     unknown = line.tokens.unknown
-    return f"{unknown} call{'s' * (unknown != 1)}" if unknown else ""
+    return counted(unknown, "call") if unknown else ""
 
 
 def _cost(line: UsageLine) -> str:

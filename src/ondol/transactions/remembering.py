@@ -13,6 +13,7 @@ from typing import NamedTuple
 from ondol import checksums, ranking, terms, values
 from ondol.errors import InvalidInput, NotFound
 from ondol.records import FactRow
+from ondol.showing import counted
 from ondol.transactions.pieces import act_row
 from ondol.transactions.statements import Row, Statement, Tx
 
@@ -155,7 +156,7 @@ def erase_memory(scope: Scope, at: int, *, by: str, door: str) -> Tx[int]:
     (rows,) = yield [("fact.list", listing)]
     if not rows:
         return 0
-    act = act_row(scope.tenant, at, by, door, "memory.erase", scope.user_id, f"{len(rows)} facts")
+    act = act_row(scope.tenant, at, by, door, "memory.erase", scope.user_id, counted(len(rows), "fact"))
     yield [*(s for row in rows for s in _deleted(FactRow(*row))), act]
     return len(rows)
 

@@ -18,7 +18,7 @@ from ondol.events import Event
 from ondol.handles import Ask, Effect, Run, this_person
 from ondol.providers.script import ScriptedModel, call
 from ondol.runtime import Runtime
-from ondol.showing import called, exact
+from ondol.showing import called, counted, exact
 from ondol.tools import Context, Happened, NotHappened, Tool, tool
 
 OPERATION = "refund order 1182"
@@ -124,7 +124,7 @@ async def run(agent: Agent, shop: Shop, crash: Crash, again: str) -> int:
     if recorded is not None:
         repeated = sum(1 for request in model.requests if request.step < steps)
         new = len(model.requests) - repeated
-        tell(f"model       {repeated} calls for the {steps} steps before, {new} for those after")
+        tell(f"model       {counted(repeated, 'call')} for the {counted(steps, 'step')} before, {new} for those after")
     tell(f"on Ondol: {shop.refunded()}")
     tell(f"on Ondol: {shop.emails()}")
     return codes.OK
@@ -147,7 +147,8 @@ def _say_recorded(run: Run, effects: list[Effect], _: str, steps: int) -> None:
     if run.status == "completed":
         tell("this operation is completed: the stored answer is given again (--fresh begins anew)")
         return
-    tell(f"run {run.id} is in the journal: {steps} answers of the model are reused, not asked for again")
+    reused = f"{counted(steps, 'answer')} of the model {'is' if steps == 1 else 'are'} reused, not asked for again"
+    tell(f"run {run.id} is in the journal: {reused}")
     for effect in effects:
         tell(f"{effect.tool:<11} {effect.effect:<11} {_recorded(effect)}")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ondol.errors import InvalidInput
+from ondol.showing import counted
 
 ORDERS = {"1182": {"customer": "kim@example.com", "item": "teapot", "paid": "30"}}
 REQUEST = "Order 1182 arrived broken. Refund it and tell the customer."
@@ -109,4 +110,4 @@ def _lines(file: Path) -> list[dict[str, Any]]:
 
 
 def _counted(number: int, thing: str, file: Path) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'} in {file}"
+    return f"{counted(number, thing)} in {file}"
