@@ -70,6 +70,7 @@ _OUT_OF_TIME = "the time that the run may take is over"
 _EVIDENCE_KEPT = 2000  # characters of an outcome that came too late
 _REASON_KEPT = 10_000  # characters of why a call failed, or nobody can tell
 _NAMED = 5  # types that a warning names
+_NOTICED = 5_000_000  # microseconds, after which somebody may wonder why a run stands still
 
 
 class Calls:
@@ -131,7 +132,7 @@ class Calls:
     async def _attempt(self, call: int, after: int) -> effects.Verdict | None:
         """Write down, act, write down the outcome."""
         effect = self._effect(call)
-        if after and not await self.drive.sleep(self._not_too_long(effect, after)):
+        if after and not await self._is_over(effect, after):
             return None
         effect = self._effect(call)
         tool = self._tool(effect)
@@ -182,6 +183,15 @@ class Calls:
         drive = self.drive
         unknown = lifecycle.sibling_unknown(drive.state, drive.busy | {drive.state.root(effect).ordinal})
         return effects.verdict(effect, tool.rules, sibling_unknown=unknown, now=drive.now())
+
+    async def _is_over(self, effect: effects.Effect, after: int) -> bool:
+        """Wait for the deadline of a lost attempt; False when something asked not to wait for it."""
+        until = self._not_too_long(effect, after)
+        if until - self.drive.now() > _NOTICED:
+            name, end = ids.effect_id(self.row.id, effect.ordinal), from_micros(until).isoformat(" ", "seconds")
+            said = "run %s: effect %s (%s) waits: its last attempt was lost, and may act until %s"
+            log.warning(said, self.row.id, name, effect.tool, end, extra=about(self.row))
+        return await self.drive.sleep(until)
 
     def _not_too_long(self, effect: effects.Effect, after: int) -> int:
         """A clock that was set back since the last attempt began makes nobody wait longer than that could take."""
@@ -324,7 +334,7 @@ class Calls:
     async def _check(self, call: int, after: int, goes_on: bool) -> effects.Verdict | None:
         """The operator's hook looks at what really happened; until the deadline a lost attempt may still act."""
         effect = self._effect(call)
-        if after and not await self.drive.sleep(self._not_too_long(effect, after)):
+        if after and not await self._is_over(effect, after):
             return None
         tool = self._tool(effect)
         ctx = self.context(tool, effect.ordinal, effect.attempt)

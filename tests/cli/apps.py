@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Literal
 
 from ondol import Agent, Context, ModelRequest, Runtime, tool
@@ -38,6 +40,16 @@ async def hold(fifo: str) -> str:
 
 
 holding = Agent("holding", model=ScriptedModel([call("hold", fifo="fifo"), "let go"]), tools=[hold])
+
+
+@tool(effect="idempotent", timeout=timedelta(hours=8))
+def build() -> str:
+    """Build it. The process dies of the first attempt."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    return "built"
+
+
+building = Agent("building", model=ScriptedModel([call("build"), "built"]), tools=[build])
 
 
 def talk(request: ModelRequest) -> Reply:

@@ -242,6 +242,21 @@ async def test_who_goes_away_leaves_the_run_and_is_told_how_to_go_on(
     assert [r["state"] for r in listed] == ["queued"]
 
 
+async def test_a_run_that_waits_for_the_deadline_of_a_lost_attempt_says_so(tmp_path: Path) -> None:
+    db = {"ONDOL_DB": "sqlite:///t.db"}
+    words = ("run", app("building"), "go", "--operation-id", "k")
+    assert ondol(*words, cwd=tmp_path, **db).code == -signal.SIGKILL
+    (run_id,) = ondol("runs", "-o", "ids", cwd=tmp_path, **db).ids
+    assert "may act until" not in ondol("runs", "show", run_id, cwd=tmp_path, **db).out  # nobody has looked yet
+    async with Process(["-m", "ondol", *words], cwd=tmp_path, env=environment(**db)) as again:
+        waits = "waits: its last attempt was lost, and may act until 20"
+        while f"effect e_{run_id[2:]}_0 (build) {waits}" not in again.errors:  # noqa: ASYNC110 - a thread reads it
+            await asyncio.sleep(0)
+        assert f"e_{run_id[2:]}_0 {waits}" in ondol("runs", "show", run_id, cwd=tmp_path, **db).out
+        os.kill(again.pid, signal.SIGINT)
+        assert await again.wait() == 130
+
+
 def test_ctrl_c_ends_the_reading_of_standard_input_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The event loop, which hears of it, stands still meanwhile."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from pathlib import Path
@@ -103,6 +104,26 @@ async def test_a_warning_about_a_run_names_it_in_fields(db: str, caplog: pytest.
         await run.result()
     (record,) = [r for r in caplog.records if r.name == "ondol.runner"]
     assert (record.levelname, fields(record)) == ("WARNING", ("default", run.id, "s", "k"))
+
+
+@pytest.mark.parametrize("made", [call("refund", order="1"), call("mail", to="kim")], ids=["attempt", "check"])
+async def test_what_waits_for_the_deadline_of_a_lost_attempt_says_so(
+    house: House, caplog: pytest.LogCaptureFixture, made: Any
+) -> None:
+    """Else the run stands still, and nobody knows why."""
+    agent = house.agent([made], "done")
+    async with house.life(agent, dies_at="started.after") as life:
+        await life.ends(life.rt.run(agent, "go", session="s", operation_id="op"))
+    house.clock.advance(seconds=10)
+    async with house.life(agent) as life:
+        run = await life.rt.find_run("op")
+        resting = asyncio.create_task(rest(run))
+        await house.clock.wait_for_timers()
+        (record,) = [r for r in caplog.records if r.name == "ondol.runner"]
+        assert record.getMessage().endswith(" its last attempt was lost, and may act until 2026-01-01 00:01:00+00:00")
+        assert (record.levelname, fields(record)) == ("WARNING", ("default", run.id, "s", "op"))
+        house.clock.advance(seconds=50)
+        assert await resting == "completed"
 
 
 @pytest.mark.parametrize("part", ["filter", "handler"])

@@ -100,7 +100,7 @@ async def show(cli: Cli, id: Ids) -> None:
         shown = Shown(run, effects, asks, await _so_far(run), await run.lineage())
         if cli.out.for_people:
             _print(cli, shown)
-            for line in await _next(cli, rt, run, shown.asks):
+            for line in await _next(cli, rt, shown):
                 cli.out.line()
                 cli.out.line(line)
         return run.id, shown.body()
@@ -127,6 +127,17 @@ class Shown:
             "events": [event_body(e) for e in self.events],
             "replays": [r.id for r in self.lineage.replays], "forks": [r.id for r in self.lineage.forks],
         }  # fmt: skip
+
+
+def _lost(shown: Shown) -> Iterator[Effect]:
+    """Calls that were under way when the process that made them was gone."""
+    under_way = set[str]()
+    for event in shown.events:
+        if event.type == "effect.started":
+            under_way.discard(event.data["effect"])
+        elif event.type == "run.queued":
+            under_way |= {e.id for e in shown.effects if e.state == "started"}
+    return (e for e in shown.effects if e.id in under_way)
 
 
 async def _so_far(run: Run) -> list[Event]:
@@ -217,9 +228,15 @@ _ASK_COLUMNS: list[Column[Ask]] = [
 ]
 
 
-async def _next(cli: Cli, rt: Runtime, run: Run, asks: list[Ask]) -> list[str]:
-    """What moves the run on, if that needs somebody."""
-    lines = [f"to decide: {deciding(cli, ask)[0]}" for ask in asks if ask.state == "open"]
+async def _next(cli: Cli, rt: Runtime, shown: Shown) -> list[str]:
+    """What moves the run on, if that needs somebody or time."""
+    run = shown.run
+    lines = [f"to decide: {deciding(cli, ask)[0]}" for ask in shown.asks if ask.state == "open"]
+    lines += [
+        f"{lost.id} waits: its last attempt was lost, and may act until {when(lost.deadline, run.time_zone)}"
+        for lost in _lost(shown)
+        if lost.deadline is not None and lost.deadline > rt.clock.now()
+    ]
     if run.status == "failed" and run.retryable:
         lines.append(f"to go on: {cli.command('runs', 'resume', run.id, '--app', 'APP:' + run.agent)}")
     if (why := await unserved(rt, run)) is not None:
