@@ -41,6 +41,17 @@ def test_an_empty_list_says_what_fills_it_and_makes_no_file(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_run_that_is_queued_names_the_one_that_it_waits_behind(tmp_path: Path) -> None:
+    db = ("--db", "sqlite:///t.db")
+    for text in ("refund it", "and then?"):
+        assert ondol(*db, "run", app("asking"), text, "--session", "w", cwd=tmp_path).code == 6
+    second, first = ondol(*db, "runs", "-o", "ids", cwd=tmp_path).ids
+    told = f"it waits behind run {first} (waiting): ondol --db sqlite:///t.db runs show {first}\n"
+    assert told in ondol(*db, "runs", "show", second, cwd=tmp_path).out
+    ondol(*db, "runs", "cancel", first, cwd=tmp_path)
+    assert "waits behind" not in ondol(*db, "runs", "show", first, second, cwd=tmp_path).out
+
+
 def test_streams_that_are_closed_or_full_are_no_bugs(tmp_path: Path) -> None:
     ondol_ = f"{sys.executable} -m ondol"
     lines = f"{ondol_} asks approve - <&- >&-; echo $?; {ondol_} runs 2>&- | wc -l; {ondol_} explain >/dev/full"

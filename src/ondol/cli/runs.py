@@ -239,6 +239,8 @@ async def _next(cli: Cli, rt: Runtime, shown: Shown) -> list[str]:
     ]
     if run.status == "failed" and run.retryable:
         lines.append(f"to go on: {cli.command('runs', 'resume', run.id, '--app', 'APP:' + run.agent)}")
+    if run.status == "queued" and (ahead := (await run.refresh()).waits_behind) is not None:
+        lines.append(f"it waits behind run {ahead.run} ({ahead.state}): {cli.command('runs', 'show', ahead.run)}")
     if (why := await unserved(rt, run)) is not None:
         lines.append(f"it does not go on now: {why}")
     return lines
