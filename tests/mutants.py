@@ -3758,6 +3758,13 @@ MUTANTS = (
         ("tests/http/test_refusals.py",),
     ),
     Mutant(
+        "door: a process that is told once more to stop stops in order",
+        "http/serving.py",
+        "elif sig == signal.SIGINT:",
+        "else:",
+        ("tests/http/test_stopping.py",),
+    ),
+    Mutant(
         "door: a process that stops takes no new work",
         "http/guard.py",
         "if self.drain.begun:",

@@ -17,6 +17,7 @@ import pytest
 
 from ondol.cli.follow import Progress
 from ondol.cli.output import Column, Output
+from ondol.cli.run import stop_on_signals
 from ondol.cli.surface import Cli, Options, typed
 from ondol.events import Event
 from ondol.testing import Process
@@ -255,6 +256,25 @@ async def test_a_run_that_waits_for_the_deadline_of_a_lost_attempt_says_so(tmp_p
         assert f"e_{run_id[2:]}_0 {waits}" in ondol("runs", "show", run_id, cwd=tmp_path, **db).out
         os.kill(again.pid, signal.SIGINT)
         assert await again.wait() == 130
+
+
+def test_who_is_told_once_more_to_stop_goes_on_to_stop_in_order() -> None:
+    """Whoever passes a signal on to what it started may not be the only one who sends it."""
+
+    async def stops() -> list[int]:
+        told, both = stop_on_signals(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGUSR1, both.set)
+        loop.call_soon(os.kill, os.getpid(), signal.SIGTERM)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            for number in (signal.SIGTERM, signal.SIGUSR1):
+                os.kill(os.getpid(), number)
+            await both.wait()
+        return told
+
+    assert asyncio.run(stops()) == [signal.SIGTERM]
 
 
 def test_ctrl_c_ends_the_reading_of_standard_input_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,6 +146,39 @@ async def test_a_process_that_is_asked_to_stop_reaches_a_boundary_and_the_next_o
     assert content(tmp_path / "done") == "done\n"
 
 
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+async def test_a_process_that_is_told_once_more_to_stop_stops_in_order_all_the_same(
+    db: str, tmp_path: Path, provider: LoopbackServer, first: signal.Signals
+) -> None:
+    """Ctrl-C in a terminal is for all processes in it, and 'ondol dev' asks the one that it started to stop, too."""
+    provider.will(calls("slow"))
+    async with served(db, provider, tmp_path) as (process, url), httpx.AsyncClient(base_url=url, timeout=30) as client:
+        run = (await client.post("/v1/runs", json={"agent": "worker", "input": "go"})).json()["id"]
+        await process.line("slow started")
+        process._popen.send_signal(first)
+        while (await client.get("/readyz")).status_code == 200:
+            pass
+        process.terminate()
+        process.send("go on")
+        assert await process.wait() == 0
+    assert content(tmp_path / "done") == "done\n"
+    async with Runtime(db) as rt:
+        waits = await rt.get_run(run)
+        assert (waits.status, waits._row.deaths) == ("queued", 0)
+
+
+async def test_a_second_ctrl_c_waits_for_nothing(db: str, tmp_path: Path, provider: LoopbackServer) -> None:
+    provider.will(calls("slow"))
+    async with served(db, provider, tmp_path) as (process, url), httpx.AsyncClient(base_url=url, timeout=30) as client:
+        await client.post("/v1/runs", json={"agent": "worker", "input": "go"})
+        await process.line("slow started")
+        process._popen.send_signal(signal.SIGINT)
+        while (await client.get("/readyz")).status_code == 200:
+            pass
+        process._popen.send_signal(signal.SIGINT)
+        assert await process.wait(3) == 130
+
+
 async def test_who_waits_for_the_end_of_a_run_is_answered_when_the_process_stops(db: str) -> None:
     gate = Gate()
 

@@ -138,8 +138,8 @@ def stop_on_signals() -> list[int]:
     task, seen = asyncio.current_task(), list[int]()
 
     def stop(number: int) -> None:
-        seen.append(number)
-        if task is not None:
+        if task is not None and not task.cancelling():  # it may come once more from whoever only passes it on
+            seen.append(number)
             task.cancel()
 
     for number in (signal.SIGTERM, signal.SIGHUP):

@@ -2,12 +2,13 @@
 
 It listens on this machine only, unless there is a token for whoever comes from elsewhere. Asked to stop (SIGTERM,
 Ctrl-C) it takes no new work, lets its runs reach a boundary, ends the streams, and leaves the rest to the next
-process; asked twice, it stops at once.
+process; at a Ctrl-C while it does so, it stops at once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -147,13 +148,14 @@ class Server(uvicorn.Server):
         self.when_started()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if self._loop is None or self._app.drain.begun:
+        if self._loop is None:
             super().handle_exit(sig, frame)
-            if self._app.drain.begun:
-                self.force_exit = True
-            return
-        self._app.drain.begin()
-        self._loop.call_soon_threadsafe(self._begin)
+        elif not self._app.drain.begun:
+            self._app.drain.begin()
+            self._loop.call_soon_threadsafe(self._begin)
+        elif sig == signal.SIGINT:  # others come twice also from whoever only passes on that it is to stop
+            super().handle_exit(sig, frame)
+            self.force_exit = True
 
     def _begin(self) -> None:
         self._draining = asyncio.ensure_future(self._drain())
