@@ -406,7 +406,7 @@ MUTANTS = (
     Mutant(
         "clock: a run that waited for its turn or a process is told the time anew",
         "journal.py",
-        "return state.waited or 0 < state.at < at - _PAUSE",
+        "return state.waited or 0 < state.at < at - PAUSE",
         "return state.waited",
         (
             "tests/cases/test_c43_whose_today.py"

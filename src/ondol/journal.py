@@ -20,7 +20,7 @@ from ondol.usage import Usage
 from ondol.view import View
 
 VERSION = 1  # of the entries on disk
-_PAUSE = 5 * 60 * 1_000_000  # microseconds without work, after which the model is told the time anew
+PAUSE = 5 * 60 * 1_000_000  # microseconds without work or word, after which the model is told the time anew
 
 RunStatus: TypeAlias = Literal[
     "queued", "running", "waiting", "parked", "completed", "failed", "cancelled", "expired", "joined"
@@ -430,7 +430,7 @@ def private_messages(call: int) -> tuple[int, int]:
 
 def _has_waited(state: State, at: int) -> bool:
     """For a person, for its turn, or for a process: of one that died only the time tells."""
-    return state.waited or 0 < state.at < at - _PAUSE
+    return state.waited or 0 < state.at < at - PAUSE
 
 
 def without_context(state: State) -> State:

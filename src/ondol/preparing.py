@@ -153,7 +153,7 @@ class Preparation:
         size = self._size(frame, extra)
         digest = digest_of(frame.block)
         drive.talk.carried[digest] = frame.block
-        shown = self._show(state, frame.view, digest)
+        shown = self._show(state, frame.view, digest, joined=bool(steers))
         built = events.ContextBuilt(
             step=step, hash=drive.talk.hash(shown, upto, extra), tokens=sizes.tokens(size),
             over=self._over(state, size), note=note and note[0], told=note[2] if note else [],
@@ -185,13 +185,15 @@ class Preparation:
         ordinal = 0 if state.shown is None else state.next_message
         return ordinal, messages.dumps(messages.runtime_note(text)), told
 
-    def _show(self, state: journal.State, seen: View, carried: str) -> journal.Shown:
-        """The clock of a run stands still while it works; after a pause it is told both times."""
+    def _show(self, state: journal.State, seen: View, carried: str, *, joined: bool) -> journal.Shown:
+        """The clock of a run stands still while it works; after a pause it is told both times, and so is a run that
+        somebody ``joined`` much later."""
         drive, history, before = self.drive, self.drive.talk.history, state.shown
         facts = self._shown_facts(state)
         began = drive.row.accepted_at - drive.lag
         times: tuple[int, int | None, str | None] = began, None, drive.row.zone
-        if state.waited:
+        late = joined and before is not None and before.clock < drive.now() - drive.lag - journal.PAUSE
+        if state.waited or late:
             times = drive.now() - drive.lag, (None if before is None else before.since) or began, drive.row.zone
         elif before is not None:
             times = before.clock, before.since, before.zone

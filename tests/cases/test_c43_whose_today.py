@@ -13,7 +13,7 @@ from pathlib import Path
 from zoneinfo import TZPATH, ZoneInfo, reset_tzpath
 
 import pytest
-from kit import Conversation, Outside, app, asked, holds_in_all_cases, serve, until, waits
+from kit import Conversation, Gate, Outside, app, asked, holds_in_all_cases, serve, until, waits
 
 from ondol import Agent, Context, ContextPolicy, InvalidInput, Memory, ModelRequest, Runtime, tool
 from ondol.providers.script import Reply, Script
@@ -154,6 +154,37 @@ async def test_c43_a_message_that_was_queued_over_night_is_told_when_it_came_and
         assert (await third.result()).text == "filed"
         assert "Current date and time: Monday, 2026-11-30 08:05 +09:00 (Asia/Seoul)." in shown(agent, "today")
         await holds_in_all_cases(rt, db, agent, "s", downstream, clock=clock)
+
+
+@pytest.mark.parametrize(
+    ("minutes", "told"),
+    [
+        (4, "Current date and time: Sunday, 2026-11-29 23:50 +09:00 (Asia/Seoul)."),
+        (9 * 60, "now it is Monday, 2026-11-30 08:50 +09:00 (Asia/Seoul)."),
+    ],
+    ids=["soon", "hours later"],
+)
+async def test_c43_a_message_that_joins_a_turn_is_told_what_time_it_is(db: str, minutes: float, told: str) -> None:
+    clock, gate = ManualClock("2026-11-29T14:50Z"), Gate()  # 23:50 in Seoul
+
+    @tool(effect="read", timeout=timedelta(days=1))
+    async def build() -> str:
+        gate.reach()
+        await gate.wait()
+        return "built"
+
+    agent = Agent("builder", model=ScriptedModel([[call("build")], "built"]), tools=[build])
+    async with Runtime(db, agents=[agent], clock=clock) as rt:
+        run = await rt.start(agent, "build it", session="s", time_zone=SEOUL)
+        await gate.reached.wait()
+        clock.advance(minutes=minutes)
+        steer = await rt.start(agent, "and test it", session="s", if_busy="steer")
+        gate.open()
+        await run.result()
+        assert (await steer.refresh()).status == "joined"
+        assert isinstance(agent.model, ScriptedModel)
+        assert told in first_text(agent.model.requests[-1])
+        assert (await rt.context(run.id)).matches
 
 
 @pytest.mark.parametrize("dies_at", ["accept.after", "answer.after"])
