@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 import pytest
-from door import door, read
+from door import door, read, watch
 from http_served import APP, BOUND, answering, calls, content, served
 from kit import Gate
 from providers.loopback import LoopbackServer
@@ -202,6 +202,32 @@ async def test_who_waits_for_the_end_of_a_run_is_answered_when_the_process_stops
         for answer in (await starting, await waiting, await http.client.get(where, params=long)):
             assert (answer.status_code, answer.json()["id"]) == (202, run.id)
         assert starting.result().headers["preference-applied"] == "wait=60"  # no more than that is waited
+        gate.open()
+        await run.result()
+
+
+@pytest.mark.parametrize("path", ["runs/{}", "sessions/s"])
+async def test_who_comes_back_to_a_process_that_stops_does_not_hold_it_up(db: str, path: str) -> None:
+    gate = Gate()
+
+    async def slow(ctx: Context[None]) -> str:
+        """Take long."""
+        await gate.wait()
+        return "done"
+
+    agent = Agent("slow", model=ScriptedModel([call("slow"), "done"]), tools=[slow])
+    async with Runtime(db, agents=[agent]) as rt, door(rt) as http:
+        run = await rt.start(agent, "go", session="s")
+        await gate.reached.wait()
+        address, last = f"/v1/{path.format(run.id)}/events", None
+        async with http.client.stream("GET", address) as response:
+            async for event in read(response):
+                last = event.id or last
+                if event.event == "effect.started":
+                    http.app.drain.end_streams()
+        async with asyncio.timeout(10):
+            assert await watch(http.client, address, last) == []
+        assert http.app.drain.streams == 0
         gate.open()
         await run.result()
 

@@ -59,6 +59,8 @@ class Drain:
     def opened(self, end: Callable[[], None]) -> None:
         """A stream is open: ``end`` lets it end once its reader was told what is stored."""
         self._ends.add(end)
+        if self._ended:  # its reader came back before the server was closed
+            end()
         if self._looking is None and not self.begun:
             self._looking = asyncio.ensure_future(self._look())
 
@@ -71,7 +73,7 @@ class Drain:
     @contextlib.asynccontextmanager
     async def waiting(self, seconds: float) -> AsyncIterator[None]:
         """As ``asyncio.timeout``, whose time is also over when streams are to end."""
-        async with asyncio.timeout(0 if self._ended else seconds) as limit:
+        async with asyncio.timeout(seconds) as limit:
 
             def end() -> None:
                 if not limit.expired():
