@@ -349,6 +349,15 @@ async def test_cancel_stops_a_run_and_says_who_did(h: House) -> None:
     assert "ask closed" in (await h.post(f"/asks/{ask.id}", 409, decision="approve", seen=ask.arguments_hash)).text
 
 
+async def test_what_failed_for_now_can_be_cancelled(h: House) -> None:
+    run = await h.rests("x", "down")
+    page = await h.page(f"/runs/{run.id}")
+    assert f"runs cancel {run.id}" in page.text
+    await h.post(f"/runs/{run.id}/cancel", **page.fields(f"/runs/{run.id}/cancel"))
+    assert (await run.refresh()).status == "cancelled"
+    assert f"/runs/{run.id}/resume" not in (await h.page(f"/runs/{run.id}")).text
+
+
 async def test_resume_goes_on_with_what_failed_for_now(h: House) -> None:
     run = await h.rests("x", "down", operation_id="d-1")
     page = await h.page(f"/runs/{run.id}")
