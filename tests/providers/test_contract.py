@@ -581,6 +581,30 @@ async def test_a_failure_has_its_kind_and_is_never_retried_unseen(
     assert server.requests == 1
 
 
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        ({"code": "insufficient_quota"}, "quota"),
+        ("your credit balance is too low", "quota"),
+        ({"message": "This model's maximum context length is 8192 tokens. You asked for 9000."}, "context_overflow"),
+        ({"message": "no such key", "type": "authentication_error"}, "auth"),
+        ({"message": "no such tool " * 100, "code": 400}, "rejected"),
+        ({"message": "wait", "code": 429}, "rate_limited"),
+        ({"message": "log in"}, "connection"),
+    ],
+)
+async def test_an_error_with_the_status_of_an_answer_has_the_kind_that_it_says(
+    server: LoopbackServer, model: PydanticAIModel, error: str | dict[str, Any], kind: ModelErrorKind
+) -> None:
+    """As gateways pass on what a server behind them said."""
+    server.will(answers_with(200, {"error": error}))
+    told = await failure(model)
+    assert (told.kind, told.sent) == (kind, True)
+    said = error if isinstance(error, str) else str(error.get("message") or error["code"])
+    assert said[:50] in str(told)
+    assert "cannot be read" not in str(told)
+
+
 @pytest.mark.parametrize("body", ["[]", "null", "7", "{}", '{"error": "no"}', "<html>log in</html>", "", "\x1f\x8b"])
 @pytest.mark.parametrize("packed", [False, True])
 async def test_an_answer_that_is_none_of_the_apis_counts_as_a_broken_connection(

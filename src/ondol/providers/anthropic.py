@@ -43,6 +43,7 @@ def anthropic_messages(model_name: str, *, timeout: float = SILENCE_SECONDS, str
                 return Decoder()
 
             def _process_response_data(self, *, data: object, **how: Any) -> Any:
+                sse.look(data)
                 beside.of_anthropic(data)
                 return super()._process_response_data(data=data, **how)
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from ondol.providers import beside
+from ondol.providers import beside, sse
 from ondol.providers.access import NO_KEY, need, read
 from ondol.providers.pydantic_ai import CONNECT_SECONDS, SILENCE_SECONDS, Opened, PydanticAIModel
 
@@ -102,6 +102,7 @@ def _put_right(answer: Any) -> Any:
     """``answer`` is an ``HttpResponse`` of the library."""
     with suppress(ValueError):  # that is for the library to say
         said = json.loads(answer.body)
+        sse.look(said)
         beside.of_google(said)
         answer.body = json.dumps(said)
     return answer
@@ -115,6 +116,8 @@ async def _said(texts: Callable[[], AsyncIterator[str]]) -> AsyncIterator[str]:
             if value.strip():
                 yield "data: " + value.removeprefix(" ")
         elif not (colon and name in ("", "event", "id", "retry")):
+            with suppress(ValueError):
+                sse.look(json.loads(line))
             yield line
 
 

@@ -182,7 +182,7 @@ def openai_chat(model_name: str, *, timeout: float = SILENCE_SECONDS, stream: bo
 
             def _validate_completion(self, response: Any) -> Any:
                 if not response.choices:
-                    raise sse.NoEvents(response.to_json(indent=None))
+                    raise sse.NoAnswer(response.to_json(indent=None))
                 return super()._validate_completion(response)
 
             @property
@@ -253,6 +253,7 @@ def _client(access: Access, timeout: float) -> AsyncOpenAI:
             return Decoder()
 
         def _process_response_data(self, *, data: object, response: Any, **how: Any) -> Any:
+            sse.look(data)
             beside.of_openai(data)
             items.setdefault(response, _Items()).put_right(data)
             return super()._process_response_data(data=data, response=response, **how)

@@ -1,18 +1,25 @@
-"""Which events of a stream are an answer?"""
+"""Is what came an answer, and which events of a stream are it?"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Set
 from contextlib import suppress
 from typing import Any
 
-_EXCERPT = 500  # bytes of what came instead of events
+_EXCERPT = 20_000  # bytes of what came instead of events: an error is read only as a whole
 _END_SECONDS = 0.1  # as long as the end of a stream may take to come behind its last event, as in the client of OpenAI
 
 
-class NoEvents(Exception):
-    """What came is no stream of events: a page, or an error that has the status of an answer."""
+class NoAnswer(Exception):
+    """What came is none, though it has the status of one: a page, or an error."""
+
+
+def look(said: object) -> None:
+    """Raises ``NoAnswer`` where ``said``, which came in one piece, is an error and nothing else."""
+    if isinstance(said, dict) and said.get("error") and not said.get("choices") and "output" not in said:
+        raise NoAnswer(json.dumps(said))
 
 
 async def of_answer(
@@ -23,7 +30,7 @@ async def of_answer(
     """The events in ``stream``, up to one of those that are the ``last``: how a connection ends behind it is no matter.
 
     Raises:
-        NoEvents: there is none, but something else.
+        NoAnswer: there is none, but something else.
     """
     beginning, heard = b"", False
 
@@ -41,7 +48,7 @@ async def of_answer(
             await _read_to_end(stream)
             return
     if not heard and beginning.strip():
-        raise NoEvents(beginning.decode("utf-8", "replace"))
+        raise NoAnswer(beginning.decode("utf-8", "replace"))
 
 
 async def _read_to_end(stream: AsyncIterator[bytes]) -> None:

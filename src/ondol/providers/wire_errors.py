@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ondol.errors import ModelError, ModelErrorKind
+from ondol.providers.sse import NoAnswer
 
 if TYPE_CHECKING:
     from pydantic_ai.exceptions import ModelAPIError
@@ -83,6 +85,8 @@ def model_error(
     from pydantic_ai.exceptions import AgentRunError, ModelAPIError, ModelConnectionError, ModelHTTPError, UserError
 
     name = sayings.name
+    instead = _instead(error, name) if isinstance(error, NoAnswer) else None
+    error = instead or error
     if not isinstance(error, OSError | AgentRunError | UserError):
         # The client, or the library, stumbled over what came: not JSON, not what the API says, not even gzip.
         what = f"{name}: its answer cannot be read ({type(error).__name__}: {sayings.short(error)})"
@@ -95,7 +99,7 @@ def model_error(
             kind, f"{name}: {sayings.short(error)}", sent=not unsendable, input_tokens=input_tokens,
             output_tokens=output_tokens,
         )  # fmt: skip
-    kind = _kind(error)
+    kind = _kind(error, is_instead=instead is not None)
     said = _said(error.body) or error.message
     if isinstance(error, ModelConnectionError):
         said = _root(error)  # the library's own text is "Connection error."
@@ -112,6 +116,18 @@ def model_error(
     )  # fmt: skip
 
 
+def _instead(error: NoAnswer, name: str) -> ModelAPIError | None:
+    """The error that came with the status of an answer; None where it is something else."""
+    from pydantic_ai._model_errors import stream_error
+
+    try:
+        body = json.loads(str(error))
+    except ValueError:
+        return None
+    told = body.get("error") if isinstance(body, dict) else None
+    return stream_error(name, str(_said(body) or told), told if isinstance(told, dict) else body) if told else None
+
+
 def _said(body: object) -> object:
     """The provider's own words: some put them in an object in the body."""
     if not isinstance(body, dict):
@@ -125,7 +141,8 @@ def _said(body: object) -> object:
     return f"{said}: {passed_on}" if passed_on else said
 
 
-def _kind(error: ModelAPIError) -> ModelErrorKind:
+def _kind(error: ModelAPIError, *, is_instead: bool) -> ModelErrorKind:
+    """What came instead of an answer says what the same body says with the status that it should have had."""
     from pydantic_ai import exceptions as e
 
     names = (error.provider_error_code, error.provider_error_type)
@@ -133,7 +150,7 @@ def _kind(error: ModelAPIError) -> ModelErrorKind:
         return "content_filter"
     if any(name in _MISWRITTEN for name in names):
         return "server"
-    status = error.status_code if isinstance(error, e.ModelHTTPError) else None
+    status = error.status_code if isinstance(error, e.ModelHTTPError) else 400 if is_instead else None
     if status == 408:
         return "timeout"
     said = error.message.lower()
@@ -175,7 +192,9 @@ def _kind(error: ModelAPIError) -> ModelErrorKind:
     if error.in_stream and "image" in (error.provider_error_code or ""):
         return "rejected"
     # What is left is an error inside the stream that says little more, or a piece of it that is not JSON.
-    return _IN_STREAM.get(error.provider_error_type or "", "server") if error.in_stream else "connection"
+    if not error.in_stream:
+        return "connection"
+    return _IN_STREAM.get(error.provider_error_type or "", "connection" if is_instead else "server")
 
 
 def _says(said: str, any_of: tuple[str, ...]) -> bool:
