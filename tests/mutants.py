@@ -1539,9 +1539,9 @@ MUTANTS = (
     ),
     Mutant(
         "answer: approvals are never decided by what is written in the chat",
-        "transactions/accepting.py",
-        '    questions = [ask for ask in (AskRow(*a) for a in asks) if ask.kind == "question"]\n',
-        "    questions = [AskRow(*a) for a in asks]\n",
+        "transactions/statements.sql",
+        " AND kind = 'question' LIMIT 2",
+        " LIMIT 2",
         ("tests/promise/test_answers_in_chat.py::test_an_approval_beside_it_stays_open",),
     ),
     Mutant(

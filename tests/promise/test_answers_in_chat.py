@@ -148,6 +148,18 @@ async def test_an_approval_beside_it_stays_open(house: House) -> None:
     assert house.count("wire") == 0
 
 
+@pytest.mark.parametrize(("questions", "becomes"), [(1, "joined"), (2, "queued")])
+async def test_questions_are_found_behind_any_number_of_approvals(house: House, questions: int, becomes: str) -> None:
+    approvals = [call("wire", to=f"{n}") for n in range(101 - questions)]
+    agent = house.agent([*approvals, *[call("task")] * questions], tools=[asking(), wire])
+    async with house.life(agent) as life:
+        run = await waiting(life, agent)
+        open_ones = await life.rt.asks(run=run.id, limit=200)
+        assert [a.kind for a in open_ones] == ["approval"] * len(approvals) + ["question"] * questions
+        assert (await says(life, agent, "blue")).status == becomes
+        assert await rest(run) == "waiting"
+
+
 async def test_the_same_message_again_is_the_same_answer(house: House) -> None:
     agent, place = house.agent(TASK, "painted", tools=[asking()]), barrier()
     async with house.life(agent, plan=FaultPlan().at("model.before", nth=2, fault=place)) as life:

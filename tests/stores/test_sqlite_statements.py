@@ -24,6 +24,7 @@ BY_INDEX = {
     "run.untold": ["runs (tenant=? AND session=?)"],
     "ask.close_all": ["asks (tenant=? AND run=?)"],
     "ask.of_effect": ["asks (tenant=? AND run=?)"],
+    "ask.questions": ["asks (tenant=? AND run=?)"],
     "run.unfinished_in_session": ["runs (tenant=? AND session=?)"],
     "run.count_unfinished": ["runs (tenant=? AND session=?)"],
     "run.next_in_session": ["runs (tenant=? AND session=?)"],

@@ -31,7 +31,7 @@ from ondol.transactions.pieces import (
     signal_rows,
 )
 from ondol.transactions.signals import STEER, Decision
-from ondol.transactions.statements import Final, Row, Statement, Tx, with_conditions
+from ondol.transactions.statements import Final, Row, Statement, Tx
 
 IfBusy: TypeAlias = Literal["queue", "reject", "interrupt", "steer"]
 REPLY_KEPT = 30 * 24 * 3600 * 1_000_000  # microseconds that the reply of a completed operation is kept
@@ -228,12 +228,12 @@ def _answer(new: NewRun, first: str, at: int) -> Tx[tuple[AskRow, Decision] | No
         return None
     rows, asks = yield [
         ("run.get", {"tenant": new.tenant, "run": first}),
-        with_conditions("ask.list_open", {"tenant": new.tenant, "limit": 100}, {"run": first}),
+        ("ask.questions", {"tenant": new.tenant, "run": first}),
     ]
     run = run_row(rows, first)
     if run.state != "waiting" or (run.agent, run.user_id) != (new.agent, new.user_id):
         return None
-    questions = [ask for ask in (AskRow(*a) for a in asks) if ask.kind == "question"]
+    questions = [AskRow(*a) for a in asks]
     if len(questions) != 1 or (questions[0].expires_at is not None and questions[0].expires_at <= at):
         return None
     try:

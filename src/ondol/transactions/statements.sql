@@ -541,6 +541,10 @@ GROUP BY kind
 -- name: ask.of_effect
 SELECT {ask} FROM asks WHERE tenant = :tenant AND run = :run AND effect = :effect AND state = 'open' AND kind = :kind
 
+-- Two are enough to know that there is not only one.
+-- name: ask.questions
+SELECT {ask} FROM asks WHERE tenant = :tenant AND run = :run AND state = 'open' AND kind = 'question' LIMIT 2
+
 -- name: ask.unknown_in_session
 SELECT run, effect FROM asks WHERE tenant = :tenant AND session = :session AND state = 'open' AND kind = 'unknown_effect'
 LIMIT 1
