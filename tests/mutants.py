@@ -2391,9 +2391,16 @@ MUTANTS = (
     Mutant(
         "limits: waiting is no work",
         "journal.py",
-        'self.worked + (max(0, now - self.at) if self.status == "running" else 0)',
-        "self.worked + max(0, now - self.at)",
+        'self.worked + (max(0, now - self._works_from) if self.status == "running" else 0)',
+        "self.worked + max(0, now - self._works_from)",
         ("tests/promise/test_limits.py::test_a_model_call_is_given_up_when_the_time_is_over",),
+    ),
+    Mutant(
+        "limits: waiting for the deadline of a lost attempt is no work",
+        "journal.py",
+        "        if not self.lost_attempts:\n",
+        "        if True:\n",
+        ("tests/promise/test_limits.py::test_waiting_for_the_deadline_of_a_lost_attempt_is_no_work",),
     ),
     Mutant(
         "limits: a model call is given up when the time is over",

@@ -108,6 +108,7 @@ class State:
     at: int = 0  # of the last entry, in microseconds since 1970
     worked: int = 0  # microseconds in which a process worked on it; see ``worked_at``
     in_tools: int = 0  # of those, with calls under way
+    lost_attempts: Mapping[int, int] = field(default_factory=dict)  # by call, that may act yet, of the last holder
     measured: tuple[int, int] | None = None  # what a provider counted, last, and what that had been estimated at
     too_long: events.StepFailed | None = None  # the last request that was, and what may be sent since
     compacted: events.ContextCompacted | None = None  # the last time that less was shown
@@ -156,11 +157,22 @@ class State:
 
     def worked_at(self, now: int) -> int:
         """Microseconds that processes have worked on the run so far. Waiting, of whatever kind, is no work."""
-        return self.worked + (max(0, now - self.at) if self.status == "running" else 0)
+        return self.worked + (max(0, now - self._works_from) if self.status == "running" else 0)
 
     def in_tools_at(self, now: int) -> int:
         """Of those, the microseconds with calls under way; several at once count once."""
-        return self.in_tools + (max(0, now - self.at) if self.status == "running" and self.calls_open else 0)
+        return self.in_tools + (max(0, now - self._works_from) if self.status == "running" and self.calls_open else 0)
+
+    @property
+    def _works_from(self) -> int:
+        """The instant of the last entry, or the deadline of a lost attempt where all calls wait for such a one."""
+        if not self.lost_attempts:
+            return self.at
+        entered = {e.parent for e in self.open_effects}  # tools of steps: what they called tells
+        left = [e for e in self.open_effects if e.ordinal not in entered and e.state not in ("asked", "unknown")]
+        if any(e.attempt != self.lost_attempts.get(e.ordinal) for e in left):
+            return self.at
+        return max(self.at, min((e.deadline for e in left), default=0))
 
     def expected_input(self) -> int:
         """Tokens of input that the next model call is expected to take; 0 where its context is not written down."""
@@ -362,7 +374,8 @@ def apply(state: State, entry: events.Entry, at: int = 0) -> State:
             state = state.but(status="queued", lost=state.lost + broken, summarising=False, waited=waited)
             return _asks_anew(state) if why == "retried" else state
         case events.RunStarted() | events.RunResumed():
-            return state.but(status="running", waited=_has_waited(state, at))
+            lost = {e.ordinal: e.attempt for e in state.open_effects if e.deadline > at}
+            return state.but(status="running", waited=_has_waited(state, at), lost_attempts=lost)
         case events.RunWaiting():
             return state.but(status="waiting", waited=True)
         case events.RunParked(ask=ask, ask_kind=kind, restored=restored):

@@ -235,6 +235,26 @@ async def test_the_time_that_its_process_was_dead_is_no_work(house: House) -> No
         assert await rest(await life.rt.find_run("op")) == "completed"
 
 
+@pytest.mark.parametrize("knob", ["wall", "tool_time"])
+@pytest.mark.parametrize("in_steps", [False, True])
+async def test_waiting_for_the_deadline_of_a_lost_attempt_is_no_work(house: House, knob: str, in_steps: bool) -> None:
+    async def task(ctx: Context[Any]) -> None:
+        await ctx.call(mail, to="kim")
+
+    asked = call("task") if in_steps else call("mail", to="kim")
+    agent = house.agent(
+        [asked], "done", tools=[mail, tool(effect="steps")(task)], limits=Limits(**{knob: timedelta(seconds=50)})
+    )
+    async with house.life(agent, dies_at="mail.before") as life:
+        await life.ends(life.rt.run(agent, "go", session="s", operation_id="op"))
+    async with house.life(agent) as life:
+        run = await life.rt.find_run("op")
+        await house.clock.wait_for_timers()
+        house.clock.advance(minutes=1)  # as long as the attempt could take
+        assert await rest(run) == "completed"
+    assert house.count("mail") == 1
+
+
 async def test_a_limit_that_was_reached_holds_after_a_restart_too(house: House) -> None:
     agent = house.agent([LOOK], "done", limits=Limits(steps=1))
     await house.dies(agent, "end.before")

@@ -126,6 +126,23 @@ def test_time_after_its_process_had_died_does_not_count():
     assert state.worked == 2 * SECOND
 
 
+def test_time_until_a_lost_attempt_can_act_no_more_counts_where_other_calls_are_under_way():
+    calls = [(2, 1, EffectPlanned(call=n, tool="send", effect="idempotent")) for n in (0, 1)]
+    lost = [(3, 1, events.EffectStarted(call=n, attempt=1, deadline=(60 + 40 * n) * SECOND)) for n in (0, 1)]
+    recovered = events.RunQueued(why="recovered", deaths=1)
+    read = EffectPlanned(call=2, tool="look", effect="read")
+    story_so_far = [STARTED, (1, 1, built()), (2, 1, answered()), *calls, (2, 1, read), *lost, (10, 2, recovered)]
+    story_so_far += [(20, 3, events.RunResumed()), (25, 3, EffectSucceeded(call=2))]
+    state = story(*story_so_far)
+    assert state.worked_at(55 * SECOND) == (3 + 5) * SECOND
+    assert state.worked_at(70 * SECOND) == (3 + 5 + 10) * SECOND
+    again = (60, 3, events.EffectStarted(call=0, attempt=2, deadline=120 * SECOND))
+    assert story(*story_so_far, again).worked_at(70 * SECOND) == (3 + 5 + 10) * SECOND
+    rested = story(*story_so_far, again, (70, 3, EffectSucceeded(call=0)))
+    assert rested.worked_at(90 * SECOND) == (3 + 5 + 10) * SECOND
+    assert (rested.worked_at(101 * SECOND), rested.in_tools_at(101 * SECOND)) == (19 * SECOND, 17 * SECOND)
+
+
 def test_time_until_it_was_given_back_counts():
     released = events.RunQueued(why="released")
     state = story((1, 1, events.RunStarted()), (3, 1, built()), (13, 2, released), (90, 3, events.RunResumed()))
