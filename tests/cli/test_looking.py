@@ -127,6 +127,16 @@ def test_lists_are_filtered_and_never_cut_or_coloured_in_a_pipe(folder: Path) ->
         assert ondol(*db, *filtered.split(), cwd=folder).out.startswith(f"no such {noun} in "), filtered
 
 
+def test_a_long_cell_makes_its_own_line_long_and_no_other(tmp_path: Path) -> None:
+    db = ("--db", "sqlite:///t.db")
+    for session, operation in (("s", "k" * 200), ("w", "k")):
+        ondol(*db, "run", app("hello"), "hi", "--session", session, "--operation-id", operation, cwd=tmp_path)
+    header, short, long = ondol(*db, "runs", cwd=tmp_path).out.splitlines()
+    assert "k" * 200 in long
+    assert len(header) < len(short) < 200
+    assert header.index("ACCEPTED") == short.index("20", short.index(" k "))
+
+
 def test_a_run_is_shown_with_all_that_happened(folder: Path) -> None:
     db = ("--db", "sqlite:///t.db")
     id = ondol(*db, "runs", "--state", "waiting", "-o", "ids", cwd=folder).ids[0]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _LEAST = 10  # columns of a terminal that a column of a table has
-_UNBOUNDED = 100_000  # columns of a pipe: nothing there may be cut or wrapped
+_MOST = 60  # columns that what is shorter is filled up to, in a line that is not cut or wrapped
 
 _STYLES = {
     "completed": "green", "succeeded": "green", "decided": "green", "ok": "green", "approved": "green",
@@ -54,7 +54,7 @@ class Output:
 
             self._console = Console(
                 file=sys.stdout, highlight=False, markup=False, emoji=False, force_terminal=self.is_terminal,
-                no_color=self._no_color or None, width=None if self.is_terminal else _UNBOUNDED,
+                no_color=self._no_color or None,
             )  # fmt: skip
         return self._console
 
@@ -91,26 +91,34 @@ class Output:
 
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
         rows = [[safe(text(c.cell(item))) for c in columns] for item in items]
-        needed = 0
+        needed, widths = 0, list[int]()
         for column, *cells in zip(columns, *rows, strict=True):
             longest = max(map(cell_len, (column.title, *cells)))
             is_id = column.title == "ID"  # ids are there to be copied
             least = longest if is_id else min(longest, max(_LEAST, cell_len(column.title)))
             needed += least + 2
+            widths.append(min(longest, _MOST))
             table.add_column(column.title, overflow="fold", no_wrap=is_id, min_width=least)
+        lines = [Text("  ".join(c.title.ljust(w) for c, w in zip(columns, widths, strict=True)), style="bold")]
         for cells in rows:
             styles = [
                 _STYLES.get(cell, "") if c.title == "STATE" else "" for c, cell in zip(columns, cells, strict=True)
             ]
             table.add_row(*map(Text, cells, styles))
-        width = self.console.width
-        if needed > width:  # the terminal may wrap it: nobody can read columns of two characters
-            self.console.width = _UNBOUNDED
+            filled = [
+                Text(cell, style) + " " * (width - cell_len(cell))
+                for cell, style, width in zip(cells, styles, widths, strict=True)
+            ]
+            lines.append(Text("  ").join(filled))
         with self.console.capture() as captured:
-            self.console.print(table)
-        self.console.width = width
-        for line in captured.get().splitlines():
-            self.line(" " * indent + (line if self.is_terminal else line.rstrip()))
+            if self.is_terminal and needed <= self.console.width:
+                self.console.print(table)
+            else:  # a terminal may wrap it: nobody can read columns of two characters
+                for line in lines:
+                    line.rstrip()
+                self.console.print(*lines, sep="\n", soft_wrap=True)
+        for printed in captured.get().splitlines():
+            self.line(" " * indent + (printed if self.is_terminal else printed.rstrip()))
 
     def title(self, words: str) -> None:
         from rich.text import Text
