@@ -257,7 +257,8 @@ class Run:
                     replayed=self.replayed, stop=body.get("stop", ""),
                 )  # fmt: skip
             case "waiting" | "parked":
-                open_asks = [a.id for a in await self._rt.asks(run=row.id, tenant=row.tenant)]
+                asks = await self._rt.asks(run=row.id, limit=ids.MAX_LIMIT, tenant=row.tenant)
+                open_asks = [a.id for a in asks]
                 first = open_asks[0] if open_asks else "ID"
                 message = (
                     f"run {row.id} is {row.state} for a person: decide {', '.join(open_asks)} (ondol asks show {first})"
@@ -285,7 +286,8 @@ class Run:
             yield event
 
     async def asks(self, state: str | None = "open") -> list[Ask]:
-        return await self._rt.asks(run=self.id, state=state, tenant=self.tenant)
+        """All that the run asks, the oldest first; with ``state=None`` also what was decided."""
+        return await self._rt.asks(run=self.id, state=state, limit=ids.MAX_LIMIT, tenant=self.tenant)
 
     async def effects(self) -> list[Effect]:
         """Every call that the run planned, in call order."""

@@ -21,6 +21,7 @@ from ondol import (
     InvalidInput,
     NotFound,
     Run,
+    RunWaiting,
     StoreFull,
     tool,
     transactions,
@@ -38,6 +39,20 @@ async def waiting(life: Any, agent: Any, said: str = "go", operation: str = "op"
     run = await life.rt.start(agent, said, session="s", operation_id=operation)
     assert await rest(run) == "waiting"
     return run, (await run.asks())[0]
+
+
+async def test_all_that_a_run_asks_can_be_decided_one_after_the_other(house: House) -> None:
+    agent = house.agent([call("wire", to=f"{n}") for n in range(101)], "done")
+    async with house.life(agent) as life:
+        run, _ = await waiting(life, agent)
+        asked = await run.asks()
+        with pytest.raises(RunWaiting) as waits:
+            await run.result()
+        assert waits.value.asks == tuple(ask.id for ask in asked)
+        for ask in asked:
+            await ask.deny(by="lee")
+        assert await rest(run) == "completed"
+        assert len(await run.asks(state=None)) == 101
 
 
 def said_to_model(house: House, run: Run) -> str:
