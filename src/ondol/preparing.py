@@ -360,10 +360,12 @@ class Preparation:
             preview[f"drop {part}"] = {"tokens": known.counted(sizes.tokens(relief.size))}
         encoded = values.encode(preview)
         ask = ids.ask_id(drive.row.id, f"o{state.overflows}")
+        why = f"the budget is {preview['budget']}: compact, drop, raise or fail?"
+        if state.fits is not None and limit == state.fits * sizes.PER_TOKEN:
+            why = f"its model takes about {known.counted(state.fits)}: compact, drop or fail?"  # whatever the budget is
         return transactions.AskedAbout(
             events.AskOpened(ask=ask, ask_kind="compaction"),
-            f"the next request has about {needed} tokens, and the budget is {preview['budget']}: compact, drop, raise "
-            "or fail?",
+            f"the next request has about {needed} tokens, and {why}",
             values.dumps(encoded), values.digest(encoded),
         )  # fmt: skip
 

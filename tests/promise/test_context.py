@@ -774,6 +774,22 @@ async def test_a_person_says_what_becomes_of_a_request_that_is_too_large(db: str
             await (await rt.get_run(behind.id)).result()
 
 
+async def test_who_is_asked_about_a_request_that_is_too_long_for_its_model_is_told_that(db: str) -> None:
+    """The budget has room for it: to raise that would be of no use."""
+
+    def small(request: ModelRequest) -> Reply:
+        if estimate_tokens(request) > 1_000:
+            return error("context_overflow", "prompt is too long: 2000 tokens > 1000 maximum")
+        return wordy(request)
+
+    agent = replace(asking(100_000), model=ScriptedModel(small))
+    async with Runtime(db, agents=[agent]) as rt:
+        (ask,) = await (await until_asked(rt, agent)).asks()
+        assert "budget" not in ask.question
+        assert ask.question.endswith(": compact, drop or fail?")
+        assert "and its model takes about " in ask.question
+
+
 async def test_what_a_person_lets_go_is_all_that_goes_and_nobody_is_asked_twice(db: str) -> None:
     """Turns may not go, and there are no calls: the run ends, and goes on with a larger budget."""
     agent = replace(asking(), model=ScriptedModel(wordy))
