@@ -87,11 +87,12 @@ def typed(text: str, schema: Schema) -> Any:
 
 
 def described(schema: Schema) -> str:
-    """What is asked for, in a few words."""
-    return _described(schema, schema)
+    """What is asked for, in a few words; of an object, and of a list of them, the fields too."""
+    return _described(schema, schema, _FIELDS_SHOWN)
 
 
 _FEW = 5  # choices that are worth a line each
+_FIELDS_SHOWN = 3  # levels of which the fields are named: a type may hold itself
 
 
 def choices(schema: Schema) -> list[str]:
@@ -114,20 +115,34 @@ _NAMES = {
 }  # fmt: skip
 
 
-def _described(schema: Any, root: Schema) -> str:
+def _described(schema: Any, root: Schema, levels: int = 0) -> str:
     match _resolved(schema, root):
         case {"const": only}:
             return _shown(only)
         case {"enum": list(choices)}:
             return "one of " + ", ".join(map(_shown, choices))
         case {"anyOf": list(choices)} | {"oneOf": list(choices)}:
-            return " or ".join(dict.fromkeys(_described(c, root) for c in choices))
+            return " or ".join(dict.fromkeys(_described(c, root, levels) for c in choices))
+        case {"type": "object", "properties": dict(fields), **more} if levels and fields:
+            needed: Any = more.get("required", ())
+            named = [
+                f"{name}: {_described(field, root, levels - 1)}" + ("" if name in needed else ", may be left out")
+                for name, field in fields.items()
+            ]
+            return f"an object {{{'; '.join(named)}}}"
+        case {"type": "array", "items": items} if levels and _has_fields(items, root):
+            return f"a list, each item {_described(items, root, levels - 1)}"
         case {"type": "string", "format": str(name)} if name in _FORMATS:
             return _a(name)
         case {"type": str(kind)}:
             return _NAMES.get(kind, kind)
         case _:
             return "any value"
+
+
+def _has_fields(schema: Any, root: Schema) -> bool:
+    resolved = _resolved(schema, root)
+    return isinstance(resolved, Mapping) and bool(resolved.get("properties"))
 
 
 def _resolved(schema: Any, root: Schema) -> Any:

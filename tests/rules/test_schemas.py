@@ -36,6 +36,10 @@ class Order(BaseModel):
     due: date | None = None
 
 
+class Tree(BaseModel):
+    below: list[Tree] = []
+
+
 MULTIPLE: Any = Annotated[Decimal, Field(multiple_of=5)] | date
 EXACT = 10**9 + 1, 10**400  # whether they are multiples of 5, a float cannot tell
 
@@ -163,6 +167,14 @@ def test_what_somebody_types_is_json_or_the_text_itself(type_: Any, text: str, v
 def test_what_is_no_value_is_refused(type_: Any, text: str) -> None:
     with pytest.raises(InvalidInput, match="must be"):
         schemas.typed(text, schemas.schema_of(TypeAdapter(type_)))
+
+
+def test_of_an_object_that_is_asked_for_the_fields_are_named() -> None:
+    line = "an object {amount: a whole number; colour: one of 'red', 'blue' or null, may be left out}"
+    order = f"an object {{who: a text; lines: a list, each item {line}; due: a date or null, may be left out}}"
+    for type_, said in ((Line, line), (Order, order), (Line | None, f"{line} or null"), (list[int], "a list")):
+        assert schemas.described(schemas.schema_of(TypeAdapter(type_))) == said.replace("'", '"')
+    assert schemas.described(schemas.schema_of(TypeAdapter(Tree))).count("below:") == 2
 
 
 def test_of_what_was_to_be_json_it_is_said_where_it_is_none() -> None:

@@ -12,7 +12,7 @@ import pytest
 from house import House, house, visitor
 from kit import until, waits
 
-from ondol import Agent, Context, ContextPolicy, Memory, Runtime, access, tool
+from ondol import Agent, Context, ContextPolicy, Memory, Runtime, access, schemas, tool
 from ondol.handles import Ask
 from ondol.http.guard import Admission
 from ondol.testing import ScriptedModel, call
@@ -252,6 +252,8 @@ async def test_what_can_be_answered_is_seen_and_typed_as_on_the_command_line(
         run = await h.rests("go", "asks")
         (ask,) = await run.asks()
         page = await h.page(f"/asks/{ask.id}")
+        if shown == ["Answer"] and schema is not str:
+            assert f"as JSON: {schemas.described(ask.schema or {})}" in page.text
         buttons = re.findall(r"<button (?:class=\"go\"|name=\"value\")[^>]*>(.*?)</button>", page.html)
         assert [html.unescape(re.sub(r"<svg.*</svg>", "", b)) for b in buttons] == shown
         await h.post(f"/asks/{ask.id}", **page.fields(f"/asks/{ask.id}"), value=typed, by="lee")

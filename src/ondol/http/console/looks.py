@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from ondol import values
+from ondol import schemas, values
 from ondol.errors import OndolError, Unauthenticated
 from ondol.handles import ENDED
 from ondol.http.callers import Caller
@@ -69,7 +69,7 @@ def _templates() -> Environment:
     env.filters |= {
         "look": shown.look, "said": shown.said, "kept": shown.kept, "pretty": shown.pretty, "plain": shown.plain,
         "exact": exact, "lines": shown.lines, "lasted": shown.lasted, "number": shown.number, "size": shown.size,
-        "short": short, "encoded": values.encode,
+        "short": short, "encoded": values.encode, "described": schemas.described,
     }  # fmt: skip
     env.globals |= {
         "called": called, "version": __version__, "money": shown.money, "options": shown.options, "last": shown.last,
