@@ -17,7 +17,7 @@ from ondol import ids, queries, transactions
 from ondol.clock import from_micros, micros, to_micros
 from ondol.errors import InvalidInput
 from ondol.handles import acting
-from ondol.ids import DEFAULT_TENANT, checked_id
+from ondol.ids import DEFAULT_TENANT, checked_id, checked_person
 from ondol.records import TokenRow
 from ondol.runtime import Runtime
 
@@ -66,11 +66,11 @@ async def create_token(
     if not scopes:
         raise InvalidInput(f"a token without a scope may do nothing: say {', '.join(get_args(Scope))}")
     if expires is not None and expires <= timedelta(0):
-        raise InvalidInput(f"expires={expires!r}: say how long it is to count")
+        raise InvalidInput("it would have expired before anybody used it: say how long it is to count")
     now = rt.clock.now()
     secret = _PREFIX + secrets.token_urlsafe(32)
     row = TokenRow(
-        tenant=checked_id("tenant", tenant), id="t_" + ids.new_run_id(now)[2:], name=checked_id("name", name),
+        tenant=checked_id("tenant", tenant), id="t_" + ids.new_run_id(now)[2:], name=checked_person("name", name),
         user_id=None if user is None else checked_id("user", user),
         scopes=" ".join(s for s in get_args(Scope) if s in scopes), created_at=to_micros(now),
         expires_at=None if expires is None else to_micros(now + expires), revoked_at=None,

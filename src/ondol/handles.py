@@ -12,7 +12,7 @@ from ondol.budget import DROPPED
 from ondol.compacting import Compaction
 from ondol.errors import InvalidInput, RunCancelled, RunExpired, RunFailed, RunWaiting
 from ondol.events import Event
-from ondol.ids import checked_id
+from ondol.ids import checked_person
 from ondol.messages import Message
 from ondol.records import AskRow, EffectRow, RunRow, SessionRow
 from ondol.showing import called, card, ended_by, exact, safe, short
@@ -43,7 +43,7 @@ def this_person() -> str:
 
 def acting(by: str | None) -> str:
     """Who acts: whoever was named, else whose process this is. Raises InvalidInput for a name that is none."""
-    return checked_id("by", this_person() if by is None else by)
+    return checked_person("by", this_person() if by is None else by)
 
 
 AskState: TypeAlias = Literal["open", "decided", "expired", "closed"]

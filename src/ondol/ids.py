@@ -141,6 +141,13 @@ def checked_text(kind: str, value: str) -> str:
     return values.valid(value)
 
 
+def checked_person(kind: str, value: str) -> str:
+    """The name of whoever does something, as it is kept. Raises InvalidInput for one that names nobody."""
+    if not checked_id(kind, value).strip():
+        raise InvalidInput(f"{kind} is blank: say who it is")
+    return value
+
+
 def checked_limit(value: int) -> int:
     """How many rows a list may have."""
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_LIMIT:

@@ -27,7 +27,7 @@ class By:
     why: str
 
     def __post_init__(self) -> None:
-        ids.checked_id("name", self.name)
+        ids.checked_person("name", self.name)
         if not ids.checked_text("why", self.why).strip():
             raise InvalidInput(f"{self.name} gives no reason: say why, it is kept")
 

@@ -40,6 +40,10 @@ def test_a_value_that_looks_like_an_option_is_told_where_to_stand(tmp_path: Path
     done = ondol("asks", "answer", "a_1", "-5", cwd=tmp_path)
     assert (done.code, "stands behind '--'" in done.err) == (2, True)
     assert ondol("asks", "answer", "a_1", "--", "-5", cwd=tmp_path).code == 4
+    missing = ondol("asks", "answer", "a_1", cwd=tmp_path)
+    assert (missing.code, "the answer is missing: ondol asks answer a_1 VALUE" in missing.err) == (2, True)
+    unknown = ondol("runs", "--state", "lost", cwd=tmp_path)
+    assert (unknown.code, "'--state': 'lost' is not one of 'queued'" in unknown.err) == (2, True)
     assert "--session" in ondol("run", app("hello"), "hi", "--sesion", "s", cwd=tmp_path).err
 
 
@@ -57,6 +61,8 @@ def test_an_ask_is_shown_in_full_and_approved_once(cwd: Path) -> None:
     shown = command("asks", "show", ask, cwd=cwd)
     assert 'refund(order_id="1182", amount=30)' in shown.out
     assert f"ondol asks approve {ask}" in shown.out
+    blank = command("asks", "approve", ask, "--by", "  ", cwd=cwd)
+    assert (blank.code, "by is blank: say who it is" in blank.err) == (2, True)
     assert command("asks", "approve", ask, "--by", "lee", cwd=cwd).code == 0
     assert command("asks", "approve", ask, "--by", "kim", cwd=cwd).out.startswith(f"{ask}: approve by lee.")
     other = command("asks", "deny", ask, cwd=cwd)

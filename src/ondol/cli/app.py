@@ -171,7 +171,7 @@ def _open_closed_streams() -> None:
 def _usage(error: typer.TyperException) -> int:
     ctx = getattr(error, "ctx", None)
     where = f": see '{ctx.command_path} --help'" if ctx is not None else ""
-    said = error.format_message().rstrip(".")
+    said = error.format_message().rstrip(".").replace(": Value error, ", ": ")
     if said.startswith("No such option") and "(" not in said:  # nothing like it
         said += " (a value that begins with - stands behind '--', as in: ondol asks answer ID -- -5)"
     say_error("usage", said + where)

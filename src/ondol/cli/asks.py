@@ -12,7 +12,7 @@ from ondol.bodies import ask_body
 from ondol.cli.lines import decided, deciding
 from ondol.cli.output import Column, when
 from ondol.cli.runs import say_who_drives
-from ondol.cli.surface import After, By, Cli, Ids, Limit, OfSession, OfUser, noun, verb
+from ondol.cli.surface import IDS, After, By, Cli, Ids, Limit, OfSession, OfUser, noun, verb
 from ondol.errors import InvalidInput, Malformed
 from ondol.handles import Ask, AskState
 from ondol.runtime import Runtime
@@ -118,12 +118,16 @@ async def deny(cli: Cli, id: Ids, by: By = None, reason: Reason = "") -> None:
 @verb(app, "answer")
 async def answer(
     cli: Cli,
-    id: Ids,
+    *,
+    id: Annotated[list[str] | None, typer.Argument(metavar="ID...", help=IDS)] = None,
     value: Annotated[str, typer.Argument(metavar="VALUE", help="JSON, a text, or a word that 'asks show' lists.")],
     by: By = None,
     reason: Reason = "",
 ) -> None:
     """Answer a question with a value of its type, or say what becomes of a parked run."""
+
+    if not id:  # the last word of the line is the value
+        raise InvalidInput(f"the answer is missing: {cli.command('asks', 'answer', value, 'VALUE')}")
 
     async def say(ask: Ask) -> Ask:
         if ask.schema is None:

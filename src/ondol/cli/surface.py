@@ -56,7 +56,8 @@ FormatOption = Annotated[Format | None, typer.Option("-o", "--output", help="Wha
 LogJsonOption = Annotated[bool, typer.Option("--log-json", help="Log what happens, as JSON. [env: ONDOL_LOG]")]
 NoColorOption = Annotated[bool, typer.Option("--no-color", help="Print without colour.")]
 By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who does this. [default: you]")]
-Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="'-' reads ids from standard input.")]
+IDS = "'-' reads ids from standard input."
+Ids = Annotated[list[str], typer.Argument(metavar="ID...", help=IDS)]
 ONE_ID = "'-' reads it from standard input."
 Id = Annotated[str, typer.Argument(metavar="ID", help=ONE_ID, callback=one_id)]
 SessionId = Annotated[str, typer.Argument(metavar="SESSION", help=ONE_ID, callback=one_id)]
