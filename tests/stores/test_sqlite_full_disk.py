@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import apsw
+import behind
 import pytest
 from faulty_disk import FaultyDisk, faulty_disk
 
@@ -117,6 +119,20 @@ async def test_a_write_that_the_disk_cannot_take_is_absent(tmp_path: Path, disk:
         await store.write(set_all, {"kept": "after", "new": LARGE})
         assert await store.read(get_meta, "kept") == "after"
     assert check(tmp_path / "ondol.db") == []
+
+
+async def test_a_store_that_closes_while_its_disk_takes_nothing_holds_nothing_and_loses_nothing(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
+    """As it closes, SQLite copies its log into the file."""
+    file = tmp_path / "ondol.db"
+    async with opened(file) as store:
+        await store.write(set_meta, "key", "there")
+        disk.refuses = apsw.SQLITE_FULL
+    disk.refuses = None
+    assert not behind.held(f"sqlite:///{file}")
+    async with opened(file) as again:
+        assert await again.read(get_meta, "key") == "there"
 
 
 async def test_a_process_that_comes_to_a_full_disk_is_told_that_it_is_full(tmp_path: Path) -> None:

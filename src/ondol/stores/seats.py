@@ -215,7 +215,10 @@ class Seat:
         if connection is not None:
             if not checkpoint:
                 connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-            connection.close()
+            try:
+                connection.close()
+            except apsw.Error as error:  # it is closed, and what was committed stays in the log
+                log.warning("the log of %s was not copied into it: %s", self._table.path, error)
 
 
 def _set_lock(file: int, kind: int, bytes_: tuple[int, int]) -> None:
